@@ -1,0 +1,38 @@
+#!/usr/bin/env bash
+# Compiles every tracked GPU source, device code included, without needing a card. What has no compiler here is skipped
+# with a line that says so.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+
+# compile_all KIND COMPILER FILES... -- FLAGS...
+compile_all() {
+  local kind=$1 compiler=$2
+  shift 2
+  local files=() file
+  while [[ $1 != -- ]]; do
+    files+=("$1")
+    shift
+  done
+  shift
+  if ((${#files[@]} == 0)); then
+    say "$kind: no sources, skipped"
+  elif ! command -v "$compiler" >/dev/null; then
+    say "$kind: ${#files[@]} sources NOT compiled, there is no $compiler"
+  else
+    for file in "${files[@]}"; do
+      "$compiler" "$@" -c "$file" -o "$out/object.o" || die "$kind: $file does not compile"
+    done
+    say "$kind: ${#files[@]} sources compiled with $compiler"
+  fi
+}
+
+nvcc=nvcc
+command -v nvcc >/dev/null || nvcc=/usr/local/cuda/bin/nvcc
+mapfile -t cuda_sources < <(source_files '*.cu')
+mapfile -t hip_sources < <(source_files '*.hip')
+compile_all CUDA "$nvcc" "${cuda_sources[@]}" -- -std=c++20 -O1 -Isrc -gencode=arch=compute_90a,code=sm_90a
+compile_all HIP clang++-22 "${hip_sources[@]}" -- -x hip -std=c++20 -O1 -Isrc -nogpuinc -nogpulib \
+  --offload-device-only --no-gpu-bundle-output --offload-arch=gfx942 -mcode-object-version=5
