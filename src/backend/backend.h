@@ -1,0 +1,90 @@
+// What a device must offer. The plan binds a recorded forward to memory of a backend and asks it for an executable.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/status.h"
+#include "ops/ops.h"
+
+namespace tendon {
+
+struct DeviceInfo {
+  std::string name;          // "Intel(R) Xeon(R) Processor"
+  std::string architecture;  // "avx512_bf16", "sm_90"
+  size_t memory_bytes = 0;
+  size_t free_bytes = 0;
+  int threads_or_sms = 0;
+};
+
+// Time of each operation of one run, in the order of the executable's operations.
+struct OpTimes {
+  std::vector<double> start_us, duration_us;  // since the start of the run
+};
+
+// A list of bound operations, ready to run any number of times.
+class Executable {
+ public:
+  virtual ~Executable() = default;
+  // Runs all operations and waits for them. Allocates nothing unless `times` is given (then one entry an operation).
+  virtual Status run(OpTimes* times) noexcept = 0;
+};
+
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string_view name() const = 0;
+  virtual DeviceInfo info() const = 0;
+
+  // True when the operation has a kernel here for these types and shapes. Fused operations without one are expanded.
+  virtual bool supports(const Op& op) const = 0;
+  // The kernel that would run: "cpu.linear (oneDNN f32, widened weights)"; for `tendon info`.
+  virtual std::string kernel_name(const Op& op) const = 0;
+  // Scratch memory that a supported operation needs while it runs; all operations of an executable share it.
+  virtual size_t workspace_bytes(const Op& op) const = 0;
+  virtual std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t workspace_bytes) = 0;
+
+  // Device memory, 256-byte aligned. Throws Error(kDevice) with need and free when there is not enough.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void release(void* memory) noexcept = 0;
+  virtual void upload(void* device, const void* host, size_t bytes) = 0;
+  virtual void download(void* host, const void* device, size_t bytes) = 0;
+  virtual void fill_zero(void* device, size_t bytes) = 0;
+  // True when kernels can read host memory, so that mapped weights need no copy.
+  virtual bool uses_host_memory() const = 0;
+};
+
+// Owns one allocation of a backend.
+class DeviceBlock {
+ public:
+  DeviceBlock() = default;
+  DeviceBlock(Backend& backend, size_t bytes)
+      : backend_(&backend), data_(bytes == 0 ? nullptr : backend.allocate(bytes)), bytes_(bytes) {}
+  DeviceBlock(DeviceBlock&& other) noexcept { swap(other); }
+  DeviceBlock& operator=(DeviceBlock&& other) noexcept {
+    swap(other);
+    return *this;
+  }
+  ~DeviceBlock() {
+    if (data_ != nullptr) backend_->release(data_);
+  }
+  void* data() const { return data_; }
+  size_t bytes() const { return bytes_; }
+
+ private:
+  void swap(DeviceBlock& other) noexcept {
+    std::swap(backend_, other.backend_);
+    std::swap(data_, other.data_);
+    std::swap(bytes_, other.bytes_);
+  }
+  Backend* backend_ = nullptr;
+  void* data_ = nullptr;
+  size_t bytes_ = 0;
+};
+
+}  // namespace tendon

@@ -1,0 +1,97 @@
+#include "ops/compose.h"
+
+#include <type_traits>
+
+namespace tendon {
+namespace {
+
+Tensor normalized(Recorder& r, const Tensor& x, const NormParams& norm) {
+  const Tensor h = r.temporary(x.dtype, {x.rows(), x.cols()});
+  if (norm.adaptive()) {
+    r.add(AdaRmsNorm{.x = x, .scale = norm.scale, .shift = norm.shift, .out = h, .eps = norm.eps});
+  } else {
+    r.add(RmsNorm{.x = x, .gain = norm.gain, .out = h, .eps = norm.eps});
+  }
+  return h;
+}
+
+Tensor projected(Recorder& r, const Tensor& x, const Tensor& w) {
+  const Tensor y = r.temporary(x.dtype, {x.rows(), w.rows()});
+  r.add(Linear{.x = x, .w = w, .bias = {}, .out = y});
+  return y;
+}
+
+void compose(const PatchEmbed& a, Recorder& r) {
+  const Tensor patches = r.temporary(DType::kF32, {a.out.rows(), a.w.cols()});
+  const Tensor embedded = r.temporary(DType::kF32, {a.out.rows(), a.out.cols()});
+  r.add(Patchify{.images = a.images, .out = patches, .patch = a.patch});
+  r.add(Linear{.x = patches, .w = a.w, .bias = a.bias, .out = embedded});
+  r.add(AddRows{.x = embedded, .table = a.positions, .out = a.out});
+}
+
+void compose(const LayerNormQkv& a, Recorder& r) {
+  const Tensor h = r.temporary(a.x.dtype, {a.x.rows(), a.x.cols()});
+  r.add(LayerNorm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps});
+  const int64_t q = a.wq.rows();
+  const int64_t k = a.wk.rows();
+  r.add(Linear{.x = h, .w = a.wq, .bias = a.bq, .out = a.out.col_range(0, q)});
+  r.add(Linear{.x = h, .w = a.wk, .bias = a.bk, .out = a.out.col_range(q, k)});
+  r.add(Linear{.x = h, .w = a.wv, .bias = a.bv, .out = a.out.col_range(q + k, a.wv.rows())});
+}
+
+void compose(const LayerNormLinear& a, Recorder& r) {
+  const Tensor h = r.temporary(a.x.dtype, {a.x.rows(), a.x.cols()});
+  r.add(LayerNorm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps});
+  r.add(Linear{.x = h, .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation});
+}
+
+void compose(const LinearResidual& a, Recorder& r) {
+  const Tensor y = r.temporary(a.out.dtype, {a.out.rows(), a.out.cols()});
+  r.add(Linear{.x = a.x, .w = a.w, .bias = a.bias, .out = y});
+  if (a.gate.defined()) {
+    r.add(GatedResidual{.x = a.residual, .y = y, .gate = a.gate, .out = a.out});
+  } else {
+    r.add(ResidualAdd{.x = a.residual, .y = y, .out = a.out});
+  }
+}
+
+void compose(const NormQkvRope& a, Recorder& r) {
+  const Tensor h = normalized(r, a.x, a.norm);
+  if (a.wq.defined()) {
+    r.add(Rope{.x = projected(r, h, a.wq), .positions = a.positions, .table = a.table, .out = a.q});
+  }
+  const Tensor k = projected(r, h, a.wk);
+  const Tensor rotated = r.temporary(k.dtype, k.shape);
+  r.add(Rope{.x = k, .positions = a.positions, .table = a.table, .out = rotated});
+  r.add(ScatterRows{.x = rotated, .rows = a.cache_rows, .out = a.k_cache});
+  r.add(ScatterRows{.x = projected(r, h, a.wv), .rows = a.cache_rows, .out = a.v_cache});
+}
+
+void compose(const NormGateUpGelu& a, Recorder& r) {
+  const Tensor h = normalized(r, a.x, a.norm);
+  const Tensor gate = projected(r, h, a.w_gate);
+  r.add(GeluMul{.gate = gate, .up = projected(r, h, a.w_up), .out = a.out});
+}
+
+template <class Args>
+concept Fused = requires(const Args& args, Recorder& r) {
+  compose(args, r);
+};
+
+}  // namespace
+
+bool expand(const Op& op, Recorder& recorder) {
+  const Recorder::Scope scope(recorder, op_label(op));
+  return std::visit(
+      [&]<class Args>(const Args& args) {
+        if constexpr (Fused<Args>) {
+          compose(args, recorder);
+          return true;
+        } else {
+          return false;
+        }
+      },
+      op.args);
+}
+
+}  // namespace tendon

@@ -1,0 +1,162 @@
+#include "ops/ops.h"
+
+#include <fmt/format.h>
+
+namespace tendon {
+namespace {
+
+// One call per rule; the message carries the whole operation.
+class Rules {
+ public:
+  explicit Rules(const Op& op) : op_(op) {}
+
+  void require(bool holds, const char* rule) const {
+    TENDON_CHECK(holds, "{} needs {}: {}", op_label(op_), rule, describe(op_));
+  }
+  void same_matrix(const Tensor& a, const Tensor& b, const char* rule) const {
+    require(a.rows() == b.rows() && a.cols() == b.cols(), rule);
+  }
+  void vector(const Tensor& v, int64_t n, const char* rule) const {
+    require(!v.defined() || (v.elements() == n && v.dtype == DType::kF32), rule);
+  }
+  void index(const Tensor& v, int64_t n, const char* rule) const {
+    require(v.elements() == n && v.dtype == DType::kI32 && v.contiguous(), rule);
+  }
+  void product(const Tensor& x, const Tensor& w, const Tensor& out) const {
+    require(x.cols() == w.cols() && out.cols() == w.rows() && out.rows() == x.rows(),
+            "out (M, N) = x (M, K) · w (N, K)ᵀ");
+    require(w.contiguous(), "a contiguous w");
+  }
+
+ private:
+  const Op& op_;
+};
+
+int64_t pixels(const Tensor& images) { return images.shape[1] * images.shape[2]; }
+
+void check(const Patchify& a, const Rules& r) {
+  r.require(a.images.shape.rank() == 4 && a.images.cols() == 3, "images (N, height, width, 3)");
+  r.require(a.images.shape[1] % a.patch == 0 && a.images.shape[2] % a.patch == 0, "whole patches");
+  r.require(a.images.dtype == DType::kU8 || a.images.dtype == DType::kF32, "u8 or f32 images");
+  r.require(a.out.dtype == DType::kF32 && a.out.cols() == 3 * a.patch * a.patch &&
+                a.out.rows() == a.images.shape[0] * pixels(a.images) / (a.patch * a.patch),
+            "out (N·T, 3·P·P) f32");
+}
+void check(const Linear& a, const Rules& r) {
+  r.product(a.x, a.w, a.out);
+  r.vector(a.bias, a.w.rows(), "a bias of N f32 numbers");
+}
+void check(const AddRows& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.require(a.table.cols() == a.x.cols() && a.x.rows() % a.table.rows() == 0, "a table (T, W) with M a multiple of T");
+}
+void check(const LayerNorm& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.vector(a.gain, a.x.cols(), "a gain of W f32 numbers");
+  r.vector(a.bias, a.x.cols(), "a bias of W f32 numbers");
+}
+void check(const RmsNorm& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.vector(a.gain, a.x.cols(), "a gain of W f32 numbers");
+}
+void check(const AdaRmsNorm& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.vector(a.scale, a.x.cols(), "a scale of W f32 numbers");
+  r.vector(a.shift, a.x.cols(), "a shift of W f32 numbers");
+}
+void check(const Rope& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.index(a.positions, a.x.rows(), "one i32 position per row");
+  r.require(a.table.cols() % 2 == 0 && a.x.cols() % a.table.cols() == 0, "heads of the table's width");
+}
+void check(const ScatterRows& a, const Rules& r) {
+  r.require(a.x.cols() == a.out.cols() && a.x.dtype == a.out.dtype, "rows of one width and type");
+  r.index(a.rows, a.x.rows(), "one i32 target per row");
+}
+void check(const GatherRows& a, const Rules& r) {
+  r.require(a.x.cols() == a.out.cols() && a.x.dtype == a.out.dtype, "rows of one width and type");
+  r.index(a.rows, a.out.rows(), "one i32 source per row");
+}
+void check(const Attention& a, const Rules& r) {
+  r.require(a.q.shape.rank() == 3 && a.k.shape.rank() == 3 && a.q.shape[0] == a.k.shape[0],
+            "q (B, T, ·) and k (B, C, ·)");
+  r.require(a.k.shape == a.v.shape && a.q.shape == a.out.shape, "k like v and out like q");
+  r.require(a.heads % a.kv_heads == 0 && a.q.cols() % a.heads == 0 && a.q.cols() / a.heads == a.k.cols() / a.kv_heads &&
+                a.k.cols() % a.kv_heads == 0,
+            "heads of one width");
+  if (a.key_len.defined()) r.index(a.key_len, a.q.shape[0], "one i32 key length per sample");
+  r.require(a.leading_block <= a.q.shape[1] && a.extra_keys >= a.leading_block, "a leading block within the queries");
+}
+void check(const ResidualAdd& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.same_matrix(a.y, a.out, "y and out of one shape");
+}
+void check(const GatedResidual& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.same_matrix(a.y, a.out, "y and out of one shape");
+  r.vector(a.gate, a.x.cols(), "a gate of W f32 numbers");
+}
+void check(const GeluMul& a, const Rules& r) {
+  r.same_matrix(a.gate, a.out, "gate and out of one shape");
+  r.same_matrix(a.up, a.out, "up and out of one shape");
+}
+void check(const GatherPrefix& a, const Rules& r) {
+  r.index(a.sources, a.out.rows(), "one i32 source per row");
+  r.require(a.features.cols() == a.out.cols() && a.embedding.cols() == a.out.cols(), "rows of one width");
+}
+void check(const ConcatRow& a, const Rules& r) {
+  r.require(a.out.cols() == a.x.cols() + a.row.cols() && a.out.rows() == a.x.rows() && a.row.rows() == 1,
+            "out (M, A + C) from x (M, A) and row (1, C)");
+}
+void check(const Cast& a, const Rules& r) { r.same_matrix(a.x, a.out, "x and out of one shape"); }
+void check(const EulerStep& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.same_matrix(a.v, a.out, "v and out of one shape");
+}
+void check(const PatchEmbed& a, const Rules& r) {
+  r.require(a.images.shape.rank() == 4 && a.images.cols() == 3 && a.w.cols() == 3 * a.patch * a.patch &&
+                a.positions.rows() * a.patch * a.patch == pixels(a.images) && a.positions.cols() == a.out.cols() &&
+                a.out.rows() == a.images.shape[0] * a.positions.rows() && a.w.rows() == a.out.cols(),
+            "images (N, height, width, 3), w (W, 3·P·P), positions (T, W) and out (N·T, W)");
+}
+void check(const LayerNormQkv& a, const Rules& r) {
+  r.require(a.out.cols() == a.wq.rows() + a.wk.rows() + a.wv.rows() && a.out.rows() == a.x.rows() &&
+                a.wq.cols() == a.x.cols() && a.wk.cols() == a.x.cols() && a.wv.cols() == a.x.cols(),
+            "out (M, Nq + Nk + Nv)");
+}
+void check(const LayerNormLinear& a, const Rules& r) { r.product(a.x, a.w, a.out); }
+void check(const LinearResidual& a, const Rules& r) {
+  r.product(a.x, a.w, a.out);
+  r.same_matrix(a.residual, a.out, "residual and out of one shape");
+}
+void check(const NormQkvRope& a, const Rules& r) {
+  r.require(a.wq.defined() == a.q.defined(), "q and wq together");
+  if (a.wq.defined()) r.product(a.x, a.wq, a.q);
+  r.require(a.wk.cols() == a.x.cols() && a.wv.cols() == a.x.cols() && a.wk.rows() == a.k_cache.cols() &&
+                a.wv.rows() == a.v_cache.cols(),
+            "wk and wv that fit x and the cache");
+  r.index(a.positions, a.x.rows(), "one i32 position per row");
+  r.index(a.cache_rows, a.x.rows(), "one i32 cache row per row");
+}
+void check(const NormGateUpGelu& a, const Rules& r) {
+  r.product(a.x, a.w_gate, a.out);
+  r.product(a.x, a.w_up, a.out);
+}
+
+}  // namespace
+
+std::string describe(const Op& op) {
+  std::string text(op_name(op));
+  const char* separator = " ";
+  for_each_tensor(op, [&](const char* name, const Tensor& tensor, Access) {
+    text += fmt::format("{}{}{} {}", separator, name, to_string(tensor.shape), dtype_name(tensor.dtype));
+    separator = ", ";
+  });
+  return text;
+}
+
+void validate(const Op& op) {
+  std::visit([&](const auto& args) { check(args, Rules(op)); }, op.args);
+}
+
+}  // namespace tendon
