@@ -2,6 +2,8 @@
 // Recorder; the plan places the values in memory and gives the list to a backend.
 #pragma once
 
+#include <cstddef>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -51,6 +53,14 @@ class Recorder {
   void add(Op op) {
     validate(op);
     ops_.push_back(std::move(op));
+  }
+
+  // Removes and returns the operations recorded since there were `mark` of them; their values stay.
+  std::vector<Op> take_ops(size_t mark) {
+    std::vector<Op> taken(std::make_move_iterator(ops_.begin() + static_cast<std::ptrdiff_t>(mark)),
+                          std::make_move_iterator(ops_.end()));
+    ops_.erase(ops_.begin() + static_cast<std::ptrdiff_t>(mark), ops_.end());
+    return taken;
   }
 
   // Names the operations recorded while the returned object lives: scopes nest with dots.
