@@ -114,6 +114,7 @@ class SafetensorsWriter {
 
  private:
   void write(const void* data, size_t bytes);
+  void discard();
 
   std::filesystem::path path_;
   std::filesystem::path partial_path_;

@@ -48,8 +48,7 @@ NormStats norm_stats_from_buffers(const std::map<std::string, std::vector<double
 struct NormalizerStep {
   std::string state_file;  // plain file name; empty when the step has none
   double eps = 1e-8;
-  std::map<std::string, NormMode> norm_modes;      // VISUAL, STATE, ACTION; only modes that tendon knows
-  std::map<std::string, std::string> other_modes;  // feature type → mode that tendon does not know
+  std::map<std::string, std::string> norm_map;  // VISUAL, STATE, ACTION → MEAN_STD, QUANTILES, IDENTITY, ...
 };
 
 // Finds the step called `registry_name` in the text of a processor file. Throws Error(kBadInput) when the text is
