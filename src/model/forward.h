@@ -1,0 +1,71 @@
+// The forwards of π0 and π0.5 as plain functions over a Recorder: one line is one operation. They are recorded once
+// per bucket; everything that varies from call to call is an input buffer.
+#pragma once
+
+#include "model/folds.h"
+#include "model/schedule.h"
+#include "model/tables.h"
+#include "model/weights.h"
+#include "ops/recorder.h"
+
+namespace tendon {
+
+// The sizes that a plan is made for.
+struct Bucket {
+  int64_t batch = 1;        // B, samples
+  int64_t images = 3;       // active camera pictures of all samples together
+  int64_t prefix_rows = 0;  // S, prefix rows of each sample; a shorter one is padded
+  DType image_dtype = DType::kU8;
+  auto operator<=>(const Bucket&) const = default;
+};
+
+struct ForwardSpec {
+  const ModelConfig& config;
+  const Weights& weights;  // device views
+  const Tables& tables;    // device views
+  const Folds& folds;
+  const Schedule& schedule;
+  DType activation = DType::kF32;  // f32 or bf16: residual streams, K/V, operands of the large products
+  Bucket bucket;
+  bool taps = false;  // keep intermediate values under the names below
+
+  // n, rows of the suffix in a denoise step: the state row, when it is part of it, then H action rows.
+  bool state_row_in_suffix() const { return !config.pi05() && !folds.state_token_once; }
+  int64_t suffix_rows() const { return config.horizon + (state_row_in_suffix() ? 1 : 0); }
+  // Keys of the suffix, the state's included: cache rows after the prefix.
+  int64_t suffix_keys() const { return config.horizon + (config.pi05() ? 0 : 1); }
+  int64_t cache_capacity() const { return bucket.prefix_rows + suffix_keys(); }
+};
+
+// Inputs (B samples, S prefix rows, n suffix rows, C = cache_capacity(), A action_dim):
+//   images (images, size, size, 3) u8 or f32     prefix_sources, prefix_positions, prefix_cache_rows (B·S) i32
+//   prefix_len (B) i32: keys of the prefix        prefix_mask (B, C) u8, only when pack_valid_tokens is off
+//   suffix_len (B) i32: keys before the suffix    suffix_positions, suffix_cache_rows (B·n) i32
+//   noise (B·H, A) f32                            π0: state (B, A) f32 and
+//     with state_token_once: state_positions, state_cache_rows (B) i32
+//     without: state_suffix_rows (B), action_suffix_rows (B·H) i32
+// Kept: actions (B·H, A) f32, k_cache.<layer>, v_cache.<layer> (B, C, kv_width), and with taps: vision.embed,
+//   vision.layer.<i>, image_features, prefix_embeds, prefix.layer.<i>, and for step k suffix_embeds.<k> (B·n, W),
+//   expert.layer.<i>.<k>, expert_out.<k>, v.<k>, x.<k> (x after the step).
+void record_policy(Recorder& r, const ForwardSpec& spec);
+
+// Parts of it, one file each.
+// images → (images·T, prefix width)
+Tensor record_vision(Recorder& r, const ForwardSpec& spec, const Tensor& images);
+
+// What a Gemma layer needs besides its weights.
+struct GemmaContext {
+  Tensor positions, cache_rows;  // (rows) i32
+  Tensor key_len, key_mask;      // (B) i32, (B, C) u8 or undefined
+  int32_t extra_keys = 0, leading_block = 0;
+  std::vector<Tensor> k_cache, v_cache;  // per layer (B, C, kv_width)
+};
+struct Modulation {
+  Tensor scale, shift, gate;  // (W) f32 each; undefined for plain norms
+};
+// One transformer block on x (B·rows, width); stops after the keys and values when `kv_only`.
+Tensor record_gemma_layer(Recorder& r, const ForwardSpec& spec, const GemmaLayerWeights& layer, const Tensor& x,
+                          const GemmaContext& context, int64_t index, const Modulation& attention_mod,
+                          const Modulation& mlp_mod, bool kv_only);
+
+}  // namespace tendon

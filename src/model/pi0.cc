@@ -1,0 +1,272 @@
+// The whole call: vision, prefix, denoise loop.
+#include <cmath>
+
+#include "model/forward.h"
+
+namespace tendon {
+namespace {
+
+// Shared by the stages of one recording.
+struct Call {
+  Recorder& r;
+  const ForwardSpec& spec;
+  GemmaContext prefix, suffix, state;
+
+  const ModelConfig& config() const { return spec.config; }
+  Tensor temporary(DType dtype, int64_t rows, int64_t cols) const { return r.temporary(dtype, {rows, cols}); }
+  void tap(const Tensor& x, const std::string& name) const {
+    if (spec.taps) r.keep(x, name);
+  }
+};
+
+void declare_inputs(Call& call) {
+  Recorder& r = call.r;
+  const ForwardSpec& spec = call.spec;
+  const int64_t batch = spec.bucket.batch;
+  const int64_t prefix_rows = batch * spec.bucket.prefix_rows;
+  const int64_t suffix_rows = batch * spec.suffix_rows();
+  const auto index = [&](const char* name, int64_t n) { return r.input(name, DType::kI32, {n}); };
+
+  Tensor mask;
+  if (!spec.folds.pack_valid_tokens) mask = r.input("prefix_mask", DType::kU8, {batch, spec.cache_capacity()});
+  call.prefix.positions = index("prefix_positions", prefix_rows);
+  call.prefix.cache_rows = index("prefix_cache_rows", prefix_rows);
+  call.prefix.key_len = index("prefix_len", batch);
+  call.prefix.key_mask = mask;
+
+  call.suffix.positions = index("suffix_positions", suffix_rows);
+  call.suffix.cache_rows = index("suffix_cache_rows", suffix_rows);
+  call.suffix.key_len = index("suffix_len", batch);
+  call.suffix.key_mask = mask;
+  call.suffix.extra_keys = static_cast<int32_t>(spec.suffix_rows());
+  call.suffix.leading_block = spec.state_row_in_suffix() ? 1 : 0;
+
+  if (!call.config().pi05() && spec.folds.state_token_once) {
+    call.state.positions = index("state_positions", batch);
+    call.state.cache_rows = index("state_cache_rows", batch);
+    call.state.key_len = call.prefix.key_len;
+    call.state.key_mask = mask;
+    call.state.extra_keys = 1;
+  }
+  for (int64_t layer = 0; layer < call.config().depth; ++layer) {
+    const Shape shape{batch, spec.cache_capacity(), call.config().kv_width()};
+    call.prefix.k_cache.push_back(r.kept("k_cache." + std::to_string(layer), spec.activation, shape));
+    call.prefix.v_cache.push_back(r.kept("v_cache." + std::to_string(layer), spec.activation, shape));
+  }
+  call.suffix.k_cache = call.state.k_cache = call.prefix.k_cache;
+  call.suffix.v_cache = call.state.v_cache = call.prefix.v_cache;
+}
+
+// Packs image features and scaled token embeddings, runs the language model, leaves its keys and values in the cache.
+void record_prefix(const Call& call, const Tensor& features) {
+  Recorder& r = call.r;
+  const ModelConfig& c = call.config();
+  const int64_t rows = call.spec.bucket.batch * call.spec.bucket.prefix_rows;
+  const Tensor sources = r.input("prefix_sources", DType::kI32, {rows});
+  Tensor x = call.temporary(call.spec.activation, rows, c.prefix.width);  // (B·S, W)
+  r.add(GatherPrefix{.features = features,
+                     .embedding = call.spec.weights.embedding,
+                     .sources = sources,
+                     .out = x,
+                     .scale = std::sqrt(static_cast<float>(c.prefix.width))});
+  call.tap(x, "prefix_embeds");
+  for (int64_t i = 0; i < c.depth; ++i) {
+    const Recorder::Scope scope = r.scope(std::to_string(i));
+    const bool kv_only = i + 1 == c.depth && call.spec.folds.last_prefix_layer_kv_only;
+    const GemmaLayerWeights& layer = call.spec.weights.prefix.layers[static_cast<size_t>(i)];
+    x = record_gemma_layer(r, call.spec, layer, x, call.prefix, i, {}, {}, kv_only);
+    if (!kv_only) call.tap(x, "prefix.layer." + std::to_string(i));
+  }
+  if (x.defined()) {
+    const Tensor unused = call.temporary(call.spec.activation, rows, c.prefix.width);
+    r.add(RmsNorm{.x = x, .gain = call.spec.weights.prefix.final_norm.gain, .out = unused, .eps = c.eps});
+  }
+}
+
+// π0's state token, in f32.
+Tensor record_state(const Call& call) {
+  const Tensor state = call.r.input("state", DType::kF32, {call.spec.bucket.batch, call.config().action_dim});
+  const LinearWeights& w = call.spec.weights.state_in;
+  const Tensor token = call.temporary(DType::kF32, state.rows(), call.config().expert.width);  // (B, W)
+  call.r.add(Linear{.x = state, .w = w.w, .bias = w.bias, .out = token});
+  return token;
+}
+
+// The state token's keys and values do not depend on time or actions: one pass per call appends them to the prefix's.
+void record_state_pass(const Call& call, const Tensor& token) {
+  Tensor x = call.temporary(call.spec.activation, token.rows(), token.cols());  // (B, W)
+  call.r.add(Cast{.x = token, .out = x});
+  for (int64_t i = 0; i < call.config().depth; ++i) {
+    const Recorder::Scope scope = call.r.scope(std::to_string(i));
+    const GemmaLayerWeights& layer = call.spec.weights.expert.layers[static_cast<size_t>(i)];
+    const bool kv_only = i + 1 == call.config().depth;
+    x = record_gemma_layer(call.r, call.spec, layer, x, call.state, i, {}, {}, kv_only);
+  }
+}
+
+// The modulation of every expert norm at one step: from the table, or computed from the time embedding.
+class StepModulation {
+ public:
+  StepModulation(const Call& call, int64_t step) : call_(call), step_(step) {
+    if (!call.config().pi05() || call.spec.folds.time_tables) return;
+    const Tensor e = call.spec.tables.time_embedding.row_range(step, 1);
+    condition_ = mlp(mlp(e, call.spec.weights.time_mlp_in), call.spec.weights.time_mlp_out);
+  }
+
+  // Norm `index`: 2·layer for the input norm, 2·layer + 1 for the post-attention norm, 2·depth for the final one.
+  Modulation at(int64_t index, const NormWeights& norm) const {
+    if (!call_.config().pi05()) return {};
+    const int64_t width = call_.config().expert.width;
+    Tensor m;
+    if (condition_.defined()) {
+      m = call_.temporary(DType::kF32, 1, 3 * width);
+      call_.r.add(Linear{.x = condition_, .w = norm.modulation.w, .bias = norm.modulation.bias, .out = m});
+    } else {
+      m = call_.spec.tables.modulation.row_range(step_ * (2 * call_.config().depth + 1) + index, 1);
+    }
+    return {.scale = m.col_range(0, width), .shift = m.col_range(width, width), .gate = m.col_range(2 * width, width)};
+  }
+
+ private:
+  Tensor mlp(const Tensor& x, const LinearWeights& w) const {
+    const Tensor out = call_.temporary(DType::kF32, 1, w.w.rows());
+    call_.r.add(Linear{.x = x, .w = w.w, .bias = w.bias, .out = out, .activation = Activation::kSilu});
+    return out;
+  }
+
+  const Call& call_;
+  int64_t step_;
+  Tensor condition_;  // (1, W) f32
+};
+
+// x_t → the action tokens of the suffix, in f32.
+Tensor record_action_tokens(const Call& call, const Tensor& x_t, int64_t step) {
+  Recorder& r = call.r;
+  const Weights& w = call.spec.weights;
+  const Tables& tables = call.spec.tables;
+  const int64_t rows = x_t.rows();
+  const int64_t width = call.config().expert.width;
+  const auto project = [&](const Tensor& x, const Tensor& weight, const Tensor& bias, Activation activation) {
+    const Tensor out = call.temporary(DType::kF32, rows, weight.rows());  // (B·H, W)
+    r.add(Linear{.x = x, .w = weight, .bias = bias, .out = out, .activation = activation});
+    return out;
+  };
+  if (call.config().pi05()) return project(x_t, w.action_in.w, w.action_in.bias, Activation::kNone);
+
+  Tensor hidden;
+  if (call.spec.folds.time_tables) {
+    const Tensor bias = tables.action_in_bias.row_range(step, 1);
+    const Tensor input =
+        call.spec.folds.action_in ? x_t : project(x_t, w.action_in.w, w.action_in.bias, Activation::kNone);
+    hidden = project(input, tables.action_in, bias, Activation::kSilu);
+  } else {
+    const Tensor u = project(x_t, w.action_in.w, w.action_in.bias, Activation::kNone);
+    const Tensor u_and_time = call.temporary(DType::kF32, rows, 2 * width);
+    r.add(ConcatRow{.x = u, .row = tables.time_embedding.row_range(step, 1), .out = u_and_time});
+    hidden = project(u_and_time, w.time_mlp_in.w, w.time_mlp_in.bias, Activation::kSilu);
+  }
+  return project(hidden, w.time_mlp_out.w, w.time_mlp_out.bias, Activation::kNone);
+}
+
+// Index buffers that place state and action rows in the suffix, when the state row is part of it.
+struct SuffixRows {
+  Tensor state_token, state_rows, action_rows;
+};
+
+Tensor record_suffix(const Call& call, const Tensor& action_tokens, const SuffixRows& layout) {
+  const ForwardSpec& spec = call.spec;
+  const int64_t rows = spec.bucket.batch * spec.suffix_rows();
+  const Tensor x = call.temporary(spec.activation, rows, action_tokens.cols());  // (B·n, W)
+  if (!spec.state_row_in_suffix()) {
+    call.r.add(Cast{.x = action_tokens, .out = x});
+    return x;
+  }
+  const Tensor both = call.temporary(DType::kF32, rows, action_tokens.cols());
+  call.r.add(ScatterRows{.x = layout.state_token, .rows = layout.state_rows, .out = both});
+  call.r.add(ScatterRows{.x = action_tokens, .rows = layout.action_rows, .out = both});
+  call.r.add(Cast{.x = both, .out = x});
+  return x;
+}
+
+// One evaluation of the expert: x_t (B·H, A) → velocity (B·H, A) f32.
+Tensor record_velocity(const Call& call, const Tensor& x_t, int64_t step, const SuffixRows& layout) {
+  Recorder& r = call.r;
+  const ForwardSpec& spec = call.spec;
+  const ModelConfig& c = call.config();
+  const GemmaWeights& expert = spec.weights.expert;
+  const std::string at_step = "." + std::to_string(step);
+  const StepModulation modulation(call, step);
+
+  Tensor x = record_suffix(call, record_action_tokens(call, x_t, step), layout);  // (B·n, W)
+  call.tap(x, "suffix_embeds" + at_step);
+  for (int64_t i = 0; i < c.depth; ++i) {
+    const Recorder::Scope scope = r.scope(std::to_string(i));
+    const GemmaLayerWeights& layer = expert.layers[static_cast<size_t>(i)];
+    x = record_gemma_layer(r, spec, layer, x, call.suffix, i, modulation.at(2 * i, layer.input_norm),
+                           modulation.at(2 * i + 1, layer.post_norm), false);
+    call.tap(x, "expert.layer." + std::to_string(i) + at_step);
+  }
+  Tensor out = call.temporary(spec.activation, x.rows(), c.expert.width);  // (B·n, W)
+  const Modulation final_mod = modulation.at(2 * c.depth, expert.final_norm);
+  if (c.pi05()) {
+    r.add(AdaRmsNorm{.x = x, .scale = final_mod.scale, .shift = final_mod.shift, .out = out, .eps = c.eps});
+  } else {
+    r.add(RmsNorm{.x = x, .gain = expert.final_norm.gain, .out = out, .eps = c.eps});
+  }
+  call.tap(out, "expert_out" + at_step);
+  if (spec.state_row_in_suffix()) {
+    const Tensor actions_only = call.temporary(spec.activation, x_t.rows(), c.expert.width);  // (B·H, W)
+    r.add(GatherRows{.x = out, .rows = layout.action_rows, .out = actions_only});
+    out = actions_only;
+  }
+  const Tensor velocity = call.temporary(DType::kF32, x_t.rows(), c.action_dim);  // (B·H, A)
+  r.add(Linear{.x = out, .w = spec.weights.action_out.w, .bias = spec.weights.action_out.bias, .out = velocity});
+  call.tap(velocity, "v" + at_step);
+  return velocity;
+}
+
+}  // namespace
+
+void record_policy(Recorder& r, const ForwardSpec& spec) {
+  const ModelConfig& c = spec.config;
+  Call call{r, spec, {}, {}, {}};
+  declare_inputs(call);
+  {
+    const VisionConfig& v = c.vision;
+    const Tensor images =
+        r.input("images", spec.bucket.image_dtype, {spec.bucket.images, v.image_size, v.image_size, 3});
+    Tensor features = call.temporary(spec.activation, 0, c.prefix.width);
+    if (spec.bucket.images > 0) {
+      const Recorder::Scope scope = r.scope("vision");
+      features = record_vision(r, spec, images);  // (images·T, W)
+    }
+    const Recorder::Scope scope = r.scope("prefix");
+    record_prefix(call, features);
+  }
+  const Recorder::Scope scope = r.scope("denoise");
+  SuffixRows layout;
+  if (!c.pi05()) {
+    const Recorder::Scope state_scope = r.scope("state");
+    layout.state_token = record_state(call);
+    if (spec.folds.state_token_once) {
+      record_state_pass(call, layout.state_token);
+    } else {
+      layout.state_rows = r.input("state_suffix_rows", DType::kI32, {spec.bucket.batch});
+      layout.action_rows = r.input("action_suffix_rows", DType::kI32, {spec.bucket.batch * c.horizon});
+    }
+  }
+  Tensor x = r.input("noise", DType::kF32, {spec.bucket.batch * c.horizon, c.action_dim});  // (B·H, A)
+  const auto steps = std::ssize(spec.schedule.times);
+  for (int64_t step = 0; step < steps; ++step) {
+    const Recorder::Scope step_scope = r.scope(std::to_string(step));
+    const Tensor velocity = record_velocity(call, x, step, layout);
+    const bool last = step + 1 == steps;
+    const Tensor next =
+        last ? r.kept("actions", DType::kF32, x.shape) : call.temporary(DType::kF32, x.rows(), x.cols());
+    r.add(EulerStep{.x = x, .v = velocity, .out = next, .dt = spec.schedule.dt});
+    if (!last) call.tap(next, "x." + std::to_string(step));
+    x = next;
+  }
+}
+
+}  // namespace tendon

@@ -1,0 +1,84 @@
+// The network's weights as tensor views, and the one list that visits them all.
+#pragma once
+
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "base/log.h"
+#include "model/config.h"
+
+namespace tendon {
+
+// out = x · wᵀ + bias.
+struct LinearWeights {
+  Tensor w;     // (out, in)
+  Tensor bias;  // (out) f32
+};
+struct LayerNormWeights {
+  Tensor gain, bias;  // (W) f32
+};
+// RMS norm with a gain, or adaRMS with a modulation layer.
+struct NormWeights {
+  Tensor gain;               // (W) f32, the w of 1 + w
+  LinearWeights modulation;  // (3·W, W): rows scale | shift | gate
+};
+
+struct VisionLayerWeights {
+  LayerNormWeights norm1, norm2;
+  LinearWeights q, k, v, out, fc1, fc2;
+};
+struct VisionWeights {
+  LinearWeights patch;  // (W, 3·P·P), channel-major patches
+  Tensor positions;     // (T, W) f32
+  std::vector<VisionLayerWeights> layers;
+  LayerNormWeights post_norm;
+  LinearWeights projector;  // (prefix width, W)
+};
+
+struct GemmaLayerWeights {
+  NormWeights input_norm, post_norm;
+  Tensor q, k, v, o, gate, up, down;
+};
+struct GemmaWeights {
+  std::vector<GemmaLayerWeights> layers;
+  NormWeights final_norm;
+};
+
+struct Weights {
+  VisionWeights vision;
+  Tensor embedding;  // (vocab, prefix width)
+  GemmaWeights prefix, expert;
+  LinearWeights action_in, action_out;
+  LinearWeights state_in;                   // π0
+  LinearWeights time_mlp_in, time_mlp_out;  // π0: action_time_mlp_*, input width 2·W; π0.5: time_mlp_*
+};
+
+// How a weight is kept in memory.
+enum class WeightRole {
+  kMatrix,    // in the compute type: operands of the large products, the embedding
+  kFloat,     // in f32: norms, biases, patch and position embedding, the suffix projections
+  kTimeOnly,  // needed to build the time tables, not by the network itself when those are folded
+  kDead,      // read by no live operation (rest of the last prefix layer, prefix final norm)
+};
+
+struct WeightSpec {
+  std::string name;  // canonical
+  Shape shape;       // as stored
+  WeightRole role;
+};
+
+// Visits every weight of the configured network once: f(spec, tensor of `weights`). Sizes the layer vectors first.
+// The expert's unused lm_head is not among them.
+void visit_weights(Weights& weights, const ModelConfig& config,
+                   const std::function<void(const WeightSpec&, Tensor&)>& f);
+
+// Names and shapes of the whole stored layout, the expert's lm_head included, sorted by name: what `tendon synth`
+// writes (777 tensors for π0, 812 for π0.5).
+std::vector<WeightSpec> stored_layout(const ModelConfig& config);
+
+// Host views of all weights. Every expected tensor must be there once with the right shape, and nothing else. Throws
+// Error(kBadInput) with the counts and the first five names of missing, unexpected and wrongly shaped tensors.
+Weights load_weights(const TensorSource& source, const ModelConfig& config);
+
+}  // namespace tendon
