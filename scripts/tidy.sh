@@ -2,8 +2,8 @@
 # clang-tidy over the sources: scripts/tidy.sh [--changed [BASE]] [--seconds N]
 #
 #   --changed [BASE]   only files that differ from BASE (default origin/main, else the previous commit)
-#   --seconds N        start no further file after N seconds (default: no limit)
-# Exits 1 when a check of .clang-tidy's WarningsAsErrors fires.
+#   --seconds N        stop after N seconds (default: no limit)
+# Findings are advice (a file takes about 15 s, too long for every CI run); exits 1 only when a file does not parse.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -40,16 +40,18 @@ else
   mapfile -t files < <(source_files 'src/*.cc' 'cli/*.cc')
 fi
 
-failed=0 done_count=0
-start=$SECONDS
+checked=()
 for file in "${files[@]}"; do
-  if ((limit && SECONDS - start >= limit)); then
-    say "tidy: time is up after $done_count of ${#files[@]} files"
-    break
-  fi
-  grep -qF "/$file\"" build/cpu/compile_commands.json || continue
-  "$tidy" -p build/cpu --quiet "$file" 2>/dev/null || failed=1
-  done_count=$((done_count + 1))
+  if grep -qF "/$file\"" build/cpu/compile_commands.json; then checked+=("$file"); fi
 done
-say "tidy: $done_count files in $((SECONDS - start)) s"
-exit "$failed"
+((${#checked[@]})) || exit 0
+
+start=$SECONDS status=0
+printf '%s\0' "${checked[@]}" |
+  timeout "$limit" xargs -0 -n 1 -P "$(nproc)" "$tidy" -p build/cpu --quiet 2>/dev/null || status=$?
+if ((status == 124)); then
+  say "tidy: stopped after $limit s, not all of ${#checked[@]} files were checked"
+  exit 0
+fi
+say "tidy: ${#checked[@]} files in $((SECONDS - start)) s"
+exit "$((status != 0))"
