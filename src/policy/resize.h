@@ -10,7 +10,9 @@ inline constexpr int kModelImageSide = 224;  // pixels; what the vision tower ta
 // Scales `image` to fit (height, width) with its aspect ratio kept, centres it and fills the bars with 0. A picture
 // that has this size already is returned unchanged. The scaled size is truncated from double arithmetic and can
 // therefore fall one pixel short (225 x 225 becomes 223 x 223); the spare pixel goes to the right and bottom bars.
-// Bit-exact with Pillow's antialiased Image.resize(..., BILINEAR) and openpi's image_tools.resize_with_pad.
+// Bit-exact with Pillow's antialiased Image.resize(..., BILINEAR) up to version 12, as openpi's
+// image_tools.resize_with_pad uses it: along rows first, rounded to bytes in between. Pillow 13 scales tall pictures
+// along columns first, which moves single pixels by one; landscape pictures are the same in all versions.
 // Throws kBadInput if the picture is empty or so narrow that it would shrink to nothing.
 Image resize_with_pad(const Image& image, int height = kModelImageSide, int width = kModelImageSide);
 
