@@ -276,7 +276,7 @@ NormStats load_norm_stats(const Checkpoint& checkpoint, Variant variant, const S
                           const LogSink& log) {
   const fs::path& directory = checkpoint.directory();
   const NormMode mode = variant == Variant::kPi0 ? NormMode::kMeanStd : NormMode::kQuantile;
-  if (directory.empty() && !options.file && checkpoint.stats_buffers().empty()) {
+  if (directory.empty() && !options.file && (options.asset_id || checkpoint.stats_buffers().empty())) {
     throw_bad_input("{}: no normalisation statistics: this checkpoint has no directory. {}", checkpoint.description(),
                     kOverride);
   }

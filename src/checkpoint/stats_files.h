@@ -15,9 +15,9 @@
 namespace tendon {
 
 struct StatsOptions {
-  std::optional<std::filesystem::path> file;   // --norm-stats: a norm_stats.json, before anything else
-  std::optional<std::string> asset_id;         // --asset-id: must exist
-  std::optional<std::string> preset_asset_id;  // the preset's: settles the choice if it is among several
+  std::optional<std::filesystem::path> file{};   // --norm-stats: a norm_stats.json, before anything else
+  std::optional<std::string> asset_id{};         // --asset-id: must exist
+  std::optional<std::string> preset_asset_id{};  // the preset's: settles the choice if it is among several
 };
 
 // Order: options.file; `<dir>/assets/<asset_id>/norm_stats.json` (openpi: mean/std for π0, quantile for π0.5);
