@@ -1,0 +1,193 @@
+#include "engine/engine.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "engine/staging.h"
+
+namespace tendon {
+namespace {
+
+// A CPU call can ask for any mix of cameras and prompt lengths; this many plans are kept.
+constexpr size_t kMaxPlans = 4;
+// RoPE rows: the longest prefix (16 cameras of 256 tokens and the longest prompt) and suffix anyone asked for.
+constexpr int64_t kMaxCameras = 16;
+
+int64_t first_non_finite(std::span<const float> values) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i])) return static_cast<int64_t>(i);
+  }
+  return -1;
+}
+
+}  // namespace
+
+struct Engine::Slot {
+  Bucket bucket;
+  std::unique_ptr<Plan> plan;
+  HostInputs inputs;
+};
+
+Engine::~Engine() = default;
+
+Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host, const EngineOptions& options,
+               const LogSink& log)
+    : backend_(backend), config_(config), options_(options) {
+  TENDON_CHECK(options.precision == DType::kBf16 || options.precision == DType::kF32, "precision {}",
+               dtype_name(options.precision));
+  if (config_.horizon < 1 || config_.max_token_len < 1)
+    throw_bad_use("The action horizon and the prompt budget must be set before an engine is made.");
+  schedule_ = options.schedule ? *options.schedule : make_schedule(options.steps, options.time_rule);
+  rope_positions_ = kMaxCameras * config_.vision.tokens() + config_.max_token_len + config_.horizon + 1;
+  const HostTables tables = build_tables(host, config_, options_.folds, schedule_, rope_positions_, options_.rope);
+  store_ = std::make_unique<WeightStore>(backend, host, config_, options_.folds, options_.precision, tables);
+  log_info(log, "weights: {:.2f} GB used in place, {:.2f} GB copied or tabulated",
+           static_cast<double>(store_->in_place_bytes()) * 1e-9, static_cast<double>(store_->copied_bytes()) * 1e-9);
+}
+
+Bucket Engine::bucket_of(std::span<const Sample> samples) const {
+  Bucket bucket{.batch = std::ssize(samples), .images = 0, .prefix_rows = 1, .image_dtype = DType::kU8};
+  const bool pack = options_.folds.pack_valid_tokens;
+  for (const Sample& sample : samples) {
+    const auto active = std::ranges::count_if(sample.cameras, [](const CameraView& c) { return c.active; });
+    const int64_t used = pack ? active : std::ssize(sample.cameras);
+    const int64_t tokens = pack ? std::ssize(sample.tokens) : config_.max_token_len;
+    bucket.images += used;
+    bucket.prefix_rows = std::max(bucket.prefix_rows, used * config_.vision.tokens() + tokens);
+    for (const CameraView& camera : sample.cameras) {
+      if (camera.active && camera.dtype == DType::kF32) bucket.image_dtype = DType::kF32;
+    }
+  }
+  return bucket;
+}
+
+Engine::Slot& Engine::slot_for(const Bucket& bucket) {
+  const auto found = std::ranges::find(slots_, bucket, &Slot::bucket);
+  if (found != slots_.end()) {
+    slots_.splice(slots_.begin(), slots_, found);
+    return slots_.front();
+  }
+  const ForwardSpec spec{.config = config_,
+                         .weights = store_->weights(),
+                         .tables = store_->tables(),
+                         .folds = options_.folds,
+                         .schedule = schedule_,
+                         .activation = options_.precision,
+                         .bucket = bucket,
+                         .taps = options_.taps};
+  Recorder recorder;
+  record_policy(recorder, spec);
+  if (slots_.size() >= kMaxPlans) slots_.pop_back();
+  slots_.push_front({bucket, std::make_unique<Plan>(backend_, recorder, options_.plan), HostInputs(spec)});
+  return slots_.front();
+}
+
+Plan& Engine::prepare(std::span<const Sample> samples) { return *slot_for(bucket_of(samples)).plan; }
+
+const Plan& Engine::plan() const {
+  TENDON_CHECK(!slots_.empty(), "no plan has been made");
+  return *slots_.front().plan;
+}
+
+const Bucket& Engine::bucket() const {
+  TENDON_CHECK(!slots_.empty(), "no plan has been made");
+  return slots_.front().bucket;
+}
+
+Status Engine::check(const Sample& sample, size_t index) const noexcept {
+  const auto bad = [&](const char* key, long got, long wanted) {
+    return Status::error(StatusCode::kBadInput, "sample %zu: %s has %ld values, expected %ld", index, key, got, wanted);
+  };
+  if (std::ssize(sample.cameras) > kMaxCameras) return bad("cameras", std::ssize(sample.cameras), kMaxCameras);
+  if (std::ranges::none_of(sample.cameras, [](const CameraView& c) { return c.active; })) {
+    return Status::error(StatusCode::kBadInput, "sample %zu: no camera is active; at least one picture is needed",
+                         index);
+  }
+  for (size_t camera = 0; camera < sample.cameras.size(); ++camera) {
+    const CameraView& view = sample.cameras[camera];
+    if (!view.active) continue;
+    if (view.pixels == nullptr) {
+      return Status::error(StatusCode::kBadInput, "sample %zu: camera %zu is active but has no pixels", index, camera);
+    }
+    if (view.dtype == DType::kU8) continue;
+    const std::span<const float> pixels(static_cast<const float*>(view.pixels),
+                                        static_cast<size_t>(config_.vision.pixels()));
+    if (const int64_t at = first_non_finite(pixels); at >= 0) {
+      return Status::error(StatusCode::kBadInput,
+                           "sample %zu: camera %zu holds a value that is not finite, first at index %ld", index, camera,
+                           static_cast<long>(at));
+    }
+  }
+  if (sample.tokens.empty() || std::ssize(sample.tokens) > config_.max_token_len) {
+    return Status::error(StatusCode::kBadInput, "sample %zu: the prompt has %zu tokens, expected 1 to %ld", index,
+                         sample.tokens.size(), static_cast<long>(config_.max_token_len));
+  }
+  for (size_t i = 0; i < sample.tokens.size(); ++i) {
+    if (sample.tokens[i] < 0 || sample.tokens[i] >= config_.vocab) {
+      return Status::error(StatusCode::kBadInput, "sample %zu: prompt token %zu is %d, outside the vocabulary of %ld",
+                           index, i, sample.tokens[i], static_cast<long>(config_.vocab));
+    }
+  }
+  const int64_t noise_values = config_.horizon * config_.action_dim;
+  if (std::ssize(sample.noise) != noise_values) return bad("noise", std::ssize(sample.noise), noise_values);
+  if (const int64_t at = first_non_finite(sample.noise); at >= 0) {
+    return Status::error(StatusCode::kBadInput,
+                         "sample %zu: noise holds a value that is not finite, first at index %ld", index,
+                         static_cast<long>(at));
+  }
+  if (config_.pi05()) return Status::ok();
+  if (std::ssize(sample.state) != config_.action_dim) return bad("state", std::ssize(sample.state), config_.action_dim);
+  if (const int64_t at = first_non_finite(sample.state); at >= 0) {
+    return Status::error(StatusCode::kBadInput,
+                         "sample %zu: state holds a value that is not finite, first at index %ld", index,
+                         static_cast<long>(at));
+  }
+  return Status::ok();
+}
+
+Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, OpTimes* times) noexcept {
+  try {
+    const int64_t values = std::ssize(samples) * config_.horizon * config_.action_dim;
+    if (samples.empty() || std::ssize(actions) != values) {
+      return Status::error(StatusCode::kBadInput, "%zu samples give %ld action values, room for %zu was given",
+                           samples.size(), static_cast<long>(values), actions.size());
+    }
+    for (size_t i = 0; i < samples.size(); ++i) {
+      if (Status status = check(samples[i], i); !status.is_ok()) return status;
+    }
+    Slot& slot = slot_for(bucket_of(samples));
+    slot.inputs.fill(samples);
+    slot.inputs.write(*slot.plan);
+    if (Status status = slot.plan->run(times); !status.is_ok()) return status;
+    slot.plan->read("actions", actions.data(), actions.size_bytes());
+    if (const int64_t at = first_non_finite(actions); at >= 0) {
+      return Status::error(StatusCode::kNonFinite,
+                           "non-finite action at index %ld: the weights or inputs hold values that overflow",
+                           static_cast<long>(at));
+    }
+    return Status::ok();
+  } catch (const Error& error) {
+    const StatusCode code = error.kind() == ErrorKind::kDevice ? StatusCode::kDevice : StatusCode::kInternal;
+    return Status::error(code, "%s", error.what());
+  } catch (const std::exception& error) {
+    return Status::error(StatusCode::kInternal, "%s", error.what());
+  }
+}
+
+std::vector<StageTime> stage_times(const Plan& plan, const OpTimes& times) {
+  std::vector<StageTime> stages;
+  for (size_t i = 0; i < plan.ops().size() && i < times.duration_us.size(); ++i) {
+    const std::string& scope = plan.ops()[i].scope;
+    const std::string name = scope.substr(0, scope.find('.'));
+    const auto found = std::ranges::find(stages, name, &StageTime::name);
+    if (found == stages.end()) {
+      stages.push_back({name, times.duration_us[i]});
+    } else {
+      found->us += times.duration_us[i];
+    }
+  }
+  return stages;
+}
+
+}  // namespace tendon

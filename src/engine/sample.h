@@ -1,0 +1,31 @@
+// What one call of the engine takes, in the network's own units.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "base/dtype.h"
+
+namespace tendon {
+
+// RGB, (size, size, 3), height-width-channel: u8, or f32 in [-1, 1]. A masked camera needs no pixels and those it has
+// do not matter.
+struct CameraView {
+  const void* pixels = nullptr;
+  DType dtype = DType::kU8;
+  bool active = false;
+};
+
+struct Sample {
+  std::vector<CameraView> cameras;  // one per slot, in slot order
+  std::span<const int32_t> tokens;  // valid prompt tokens, without padding, at most max_token_len
+  std::span<const float> state;     // (action_dim), normalised and zero-padded; not read by π0.5
+  std::span<const float> noise;     // (H, action_dim), standard normal
+};
+
+// The order of the camera slots in openpi.
+inline constexpr std::string_view kCameraSlots[] = {"base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"};
+
+}  // namespace tendon

@@ -1,0 +1,144 @@
+#include "engine/staging.h"
+
+#include <algorithm>
+#include <cstring>
+
+namespace tendon {
+
+HostInputs::HostInputs(const ForwardSpec& spec)
+    : config_(spec.config),
+      bucket_(spec.bucket),
+      pack_(spec.folds.pack_valid_tokens),
+      state_once_(!spec.config.pi05() && spec.folds.state_token_once),
+      state_row_(spec.state_row_in_suffix()),
+      capacity_(spec.cache_capacity()),
+      suffix_rows_(spec.suffix_rows()) {
+  const auto batch = static_cast<size_t>(bucket_.batch);
+  const size_t prefix = batch * static_cast<size_t>(bucket_.prefix_rows);
+  const size_t suffix = batch * static_cast<size_t>(suffix_rows_);
+  images_.resize(static_cast<size_t>(bucket_.images * config_.vision.pixels()) * dtype_bytes(bucket_.image_dtype));
+  if (!pack_) prefix_mask_.resize(batch * static_cast<size_t>(capacity_));
+  prefix_sources_.resize(prefix);
+  prefix_positions_.resize(prefix);
+  prefix_cache_rows_.resize(prefix);
+  prefix_len_.resize(batch);
+  suffix_len_.resize(batch);
+  suffix_positions_.resize(suffix);
+  suffix_cache_rows_.resize(suffix);
+  if (state_once_) {
+    state_positions_.resize(batch);
+    state_cache_rows_.resize(batch);
+  }
+  if (state_row_) {
+    state_suffix_rows_.resize(batch);
+    action_suffix_rows_.resize(batch * static_cast<size_t>(config_.horizon));
+  }
+  if (!config_.pi05()) state_.resize(batch * static_cast<size_t>(config_.action_dim));
+  noise_.resize(batch * static_cast<size_t>(config_.horizon * config_.action_dim));
+}
+
+void HostInputs::add_image(const CameraView& view) {
+  const auto pixels = static_cast<size_t>(config_.vision.pixels());
+  const size_t image_bytes = pixels * dtype_bytes(bucket_.image_dtype);
+  std::byte* const out = images_.data() + static_cast<size_t>(images_filled_++) * image_bytes;
+  if (view.pixels == nullptr) {
+    std::memset(out, 0, image_bytes);
+  } else if (view.dtype == bucket_.image_dtype) {
+    std::memcpy(out, view.pixels, image_bytes);
+  } else if (bucket_.image_dtype == DType::kF32) {
+    const auto* const bytes = static_cast<const uint8_t*>(view.pixels);
+    auto* const floats = reinterpret_cast<float*>(out);
+    for (size_t i = 0; i < pixels; ++i) floats[i] = static_cast<float>(bytes[i]) / 255.0F * 2.0F - 1.0F;
+  } else {
+    std::memset(out, 0, image_bytes);  // a masked f32 picture in a u8 bucket
+  }
+}
+
+void HostInputs::fill_prefix(const Sample& sample, int64_t b) {
+  const int64_t tokens_per_image = config_.vision.tokens();
+  const int64_t first_row = b * bucket_.prefix_rows;
+  int64_t row = 0;
+  int32_t valid = 0;
+  const auto put = [&](int32_t source, bool is_valid) {
+    const auto at = static_cast<size_t>(first_row + row);
+    if (is_valid) ++valid;
+    prefix_sources_[at] = source;
+    prefix_positions_[at] = std::max(valid - 1, 0);
+    prefix_cache_rows_[at] = static_cast<int32_t>(b * capacity_ + row);
+    if (!pack_) prefix_mask_[static_cast<size_t>(b * capacity_ + row)] = is_valid ? 1 : 0;
+    ++row;
+  };
+  for (const CameraView& camera : sample.cameras) {
+    if (pack_ && !camera.active) continue;
+    const int64_t first_feature = images_filled_ * tokens_per_image;
+    add_image(camera);
+    for (int64_t t = 0; t < tokens_per_image; ++t) put(static_cast<int32_t>(first_feature + t), camera.active);
+  }
+  for (const int32_t token : sample.tokens) put(-1 - token, true);
+  const int32_t len = static_cast<int32_t>(row);
+  while (row < bucket_.prefix_rows) {
+    put(-1, false);
+    if (pack_) prefix_cache_rows_[static_cast<size_t>(first_row + row - 1)] = -1;
+  }
+  prefix_len_[static_cast<size_t>(b)] = pack_ ? len : static_cast<int32_t>(bucket_.prefix_rows);
+  fill_suffix(b, valid);
+}
+
+void HostInputs::fill_suffix(int64_t b, int64_t valid) {
+  const auto at = static_cast<size_t>(b);
+  auto position = static_cast<int32_t>(valid);
+  int32_t cache_row = static_cast<int32_t>(b * capacity_) + prefix_len_[at];
+  suffix_len_[at] = prefix_len_[at];
+  if (!pack_) {
+    const auto begin = prefix_mask_.begin() + (b * capacity_ + bucket_.prefix_rows);
+    std::fill(begin, prefix_mask_.begin() + (b + 1) * capacity_, uint8_t{1});
+  }
+  if (state_once_) {
+    state_positions_[at] = position++;
+    state_cache_rows_[at] = cache_row++;
+    ++suffix_len_[at];
+  }
+  for (int64_t i = 0; i < suffix_rows_; ++i) {
+    suffix_positions_[static_cast<size_t>(b * suffix_rows_ + i)] = position++;
+    suffix_cache_rows_[static_cast<size_t>(b * suffix_rows_ + i)] = cache_row++;
+  }
+  if (!state_row_) return;
+  state_suffix_rows_[at] = static_cast<int32_t>(b * suffix_rows_);
+  for (int64_t i = 0; i < config_.horizon; ++i) {
+    action_suffix_rows_[static_cast<size_t>(b * config_.horizon + i)] = static_cast<int32_t>(b * suffix_rows_ + 1 + i);
+  }
+}
+
+void HostInputs::fill(std::span<const Sample> samples) {
+  images_filled_ = 0;
+  for (size_t b = 0; b < samples.size(); ++b) {
+    fill_prefix(samples[b], static_cast<int64_t>(b));
+    if (!config_.pi05())
+      std::ranges::copy(samples[b].state, state_.begin() + static_cast<int64_t>(b) * config_.action_dim);
+    std::ranges::copy(samples[b].noise,
+                      noise_.begin() + static_cast<int64_t>(b) * config_.horizon * config_.action_dim);
+  }
+}
+
+void HostInputs::write(Plan& plan) const {
+  const auto put = [&](const char* name, const auto& values) {
+    if (!values.empty()) plan.write(name, values.data(), values.size() * sizeof(values[0]));
+  };
+  put("images", images_);
+  put("prefix_mask", prefix_mask_);
+  put("prefix_sources", prefix_sources_);
+  put("prefix_positions", prefix_positions_);
+  put("prefix_cache_rows", prefix_cache_rows_);
+  put("prefix_len", prefix_len_);
+  put("suffix_len", suffix_len_);
+  put("suffix_positions", suffix_positions_);
+  put("suffix_cache_rows", suffix_cache_rows_);
+  put("state_positions", state_positions_);
+  put("state_cache_rows", state_cache_rows_);
+  put("state_suffix_rows", state_suffix_rows_);
+  put("action_suffix_rows", action_suffix_rows_);
+  put("state", state_);
+  put("noise", noise_);
+}
+
+}  // namespace tendon
