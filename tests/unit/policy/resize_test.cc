@@ -52,7 +52,9 @@ TEST(Resize, EqualsPillowOnManySizes) {
 }
 
 TEST(Resize, EqualsPillowPixelByPixel) {
-  for (const auto& one : read_json("resize.json")["small"]) {
+  const auto cases = read_json("resize.json")["small"];
+  EXPECT_EQ(cases.size(), 4U);
+  for (const auto& one : cases) {
     const Image resized =
         resize_with_pad(picture(one["rule"], one["height"], one["width"]), one["out_height"], one["out_width"]);
     EXPECT_EQ(resized.rgb, bytes_from_hex(one["rgb"])) << one["height"] << " x " << one["width"];
