@@ -26,6 +26,6 @@ struct Sample {
 };
 
 // The order of the camera slots in openpi.
-inline constexpr std::string_view kCameraSlots[] = {"base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"};
+inline constexpr std::string_view kCameraSlotNames[] = {"base_0_rgb", "left_wrist_0_rgb", "right_wrist_0_rgb"};
 
 }  // namespace tendon

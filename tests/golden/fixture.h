@@ -57,7 +57,7 @@ struct CaseInputs {
     action_dim = noise.shape[2];
     cap = tokens.shape[1];
     if (fixture.has("in/state")) state = fixture.get("in/state");
-    for (const std::string_view slot : kCameraSlots) {
+    for (const std::string_view slot : kCameraSlotNames) {
       const Array image = fixture.get("in/image." + std::string(slot));
       image_values = std::ssize(image.values) / batch;
       images.emplace_back(image.values.begin(), image.values.end());

@@ -140,7 +140,7 @@ TEST_P(TinyGolden, EveryStageMatches) {
   for (int64_t b = 0; b < inputs_.batch; ++b) {
     for (int64_t camera = 0; camera < inputs_.slots; ++camera) {
       if (!inputs_.camera_active(b, camera)) continue;
-      const Array want = fixture_.get("f32_exact/image_features." + std::string(kCameraSlots[camera]));
+      const Array want = fixture_.get("f32_exact/image_features." + std::string(kCameraSlotNames[camera]));
       const int64_t values = c.vision.tokens() * c.prefix.width;
       vision.add(features.data() + block++ * values, want.values.data() + b * values, values);
     }
@@ -198,7 +198,7 @@ TEST_P(TinyGolden, HiddenStatesOfEveryLayerMatch) {
     const std::vector<float> got = read_value(plan, ours);
     Distance distance;
     for (int64_t camera = 0; camera < inputs_.slots; ++camera) {
-      const Array want = fixture_.get("f32_exact/" + theirs + "." + std::string(kCameraSlots[camera]));
+      const Array want = fixture_.get("f32_exact/" + theirs + "." + std::string(kCameraSlotNames[camera]));
       distance.add(got.data() + camera * std::ssize(want.values), want.values.data(), std::ssize(want.values));
     }
     expect_close(ours, distance, 4e-5, 0.03);
