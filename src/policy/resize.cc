@@ -28,6 +28,7 @@ Taps make_taps(int source, int output) {
   taps.weights.assign(static_cast<size_t>(output) * taps.stride, 0);
   std::vector<double> weights(static_cast<size_t>(taps.stride));
   for (int i = 0; i < output; ++i) {
+    // Truncation after + 0.5 is Pillow's rounding; lround would differ for negative values.
     const double center = (i + 0.5) * scale;
     const int low = std::max(static_cast<int>(center - reach + 0.5), 0);
     const int high = std::min(static_cast<int>(center + reach + 0.5), source);
