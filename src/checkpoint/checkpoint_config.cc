@@ -20,39 +20,16 @@ using Json = nlohmann::ordered_json;
 constexpr int64_t kMaxCount = 1'000'000;
 
 // Fields that are known and have no influence on inference, so that they are not listed as unknown.
-constexpr std::array kSilent = {"device",
-                                "use_amp",
-                                "push_to_hub",
-                                "repo_id",
-                                "private",
-                                "tags",
-                                "license",
-                                "pretrained_path",
-                                "gradient_checkpointing",
-                                "compile_model",
-                                "compile_mode",
-                                "train_expert_only",
-                                "freeze_vision_encoder",
-                                "train_state_proj",
-                                "use_cache",
-                                "attention_implementation",
-                                "proj_width",
-                                "rtc_config",
-                                "time_sampling_beta_alpha",
-                                "time_sampling_beta_beta",
-                                "time_sampling_scale",
-                                "time_sampling_offset",
-                                "optimizer_lr",
-                                "optimizer_betas",
-                                "optimizer_eps",
-                                "optimizer_weight_decay",
-                                "optimizer_grad_clip_norm",
-                                "scheduler_warmup_steps",
-                                "scheduler_decay_steps",
-                                "scheduler_decay_lr",
-                                "relative_exclude_joints",
-                                "action_feature_names",
-                                "expert"};
+// clang-format off
+constexpr std::array kSilent = {
+    "device", "use_amp", "push_to_hub", "repo_id", "private", "tags", "license", "pretrained_path",
+    "gradient_checkpointing", "compile_model", "compile_mode", "train_expert_only", "freeze_vision_encoder",
+    "train_state_proj", "use_cache", "attention_implementation", "proj_width", "rtc_config",
+    "time_sampling_beta_alpha", "time_sampling_beta_beta", "time_sampling_scale", "time_sampling_offset",
+    "optimizer_lr", "optimizer_betas", "optimizer_eps", "optimizer_weight_decay", "optimizer_grad_clip_norm",
+    "scheduler_warmup_steps", "scheduler_decay_steps", "scheduler_decay_lr", "relative_exclude_joints",
+    "action_feature_names", "expert"};
+// clang-format on
 
 // Options whose effect tendon does not have. Off (false, 0, null, empty) is fine.
 constexpr std::array kUnsupported = {"adapt_to_pi_aloha", "use_delta_joint_actions_aloha", "use_relative_actions",
@@ -186,15 +163,19 @@ void claim_variant(CheckpointConfig& config, Variant variant, const char* name) 
   config.variant = variant;
 }
 
-void read_variant(Fields& fields, CheckpointConfig& config) {
-  for (const char* name : {"type", "model"}) {
-    const std::optional<std::string> type = fields.text(name);
-    if (!type) continue;
+void read_variant(Fields& fields, const Json& json, CheckpointConfig& config) {
+  if (const std::optional<std::string> type = fields.text("type")) {
     if (*type != "pi0" && *type != "pi05") {
-      throw_bad_input("{}: the field '{}' says '{}'; tendon runs 'pi0' and 'pi05'", config.where, name,
-                      shorten(*type, 60));
+      throw_bad_input("{}: the field 'type' says '{}'; tendon runs 'pi0' and 'pi05'", config.where, shorten(*type, 60));
     }
-    claim_variant(config, *type == "pi0" ? Variant::kPi0 : Variant::kPi05, name);
+    claim_variant(config, *type == "pi0" ? Variant::kPi0 : Variant::kPi05, "type");
+  }
+  // Other tools keep other things under this name.
+  for (const Variant variant : {Variant::kPi0, Variant::kPi05}) {
+    const auto model = json.find("model");
+    if (model == json.end() || *model != variant_name(variant)) continue;
+    fields.find("model");
+    claim_variant(config, variant, "model");
   }
   if (const std::optional<bool> pi05 = fields.boolean("pi05")) {
     claim_variant(config, *pi05 ? Variant::kPi05 : Variant::kPi0, "pi05");
@@ -311,7 +292,7 @@ CheckpointConfig parse_checkpoint_config(std::string_view text, const std::strin
   config.where = where;
   Fields fields(json, where, "");
   refuse_unsupported(fields, json);
-  read_variant(fields, config);
+  read_variant(fields, json, config);
   config.dtype = fields.text("dtype");
   if (const auto precision = fields.text("precision"); precision && !config.dtype) config.dtype = precision;
   config.paligemma_variant = fields.text("paligemma_variant");

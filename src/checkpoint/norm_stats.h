@@ -3,8 +3,7 @@
 // openpi (eps 1e-6):   mean/std  n = (x-mean)/(std+eps)              x = n*(std+eps)+mean
 //                      quantile  n = (x-q01)/(q99-q01+eps)*2-1       x = (n+1)/2*(q99-q01+eps)+q01
 // LeRobot (eps 1e-8):  mean/std  n = (x-mean)/(std+eps)              x = n*std+mean
-//                      quantile  n = 2*(x-q01)/d-1                   x = (n+1)*d/2+q01,  d = q99-q01, eps where that is
-//                      0
+//                      quantile  n = 2*(x-q01)/d-1                   x = (n+1)*d/2+q01,  d = q99-q01 or, if 0, eps
 // Sources: openpi src/openpi/transforms.py (Normalize, Unnormalize); LeRobot processor/normalize_processor.py.
 #pragma once
 

@@ -176,7 +176,7 @@ SafetensorsFile::~SafetensorsFile() = default;
 
 SafetensorsFile SafetensorsFile::open(const std::filesystem::path& path) {
   const std::string where = path.string();
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK);  // a pipe must not hang us
   if (file < 0) throw_bad_input("{}: cannot be opened: {}", where, system_message());
   auto storage = std::make_unique<Storage>();
   struct stat info {};

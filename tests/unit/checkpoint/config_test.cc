@@ -128,6 +128,14 @@ TEST(CheckpointConfig, FieldCase04_UnsupportedOptionsAreRefusedByName) {
   }
 }
 
+TEST(CheckpointConfig, ModelOfOtherToolsIsUnknown) {
+  for (const char* model : {R"({"hidden": 3})", R"("paligemma")", "3", "null"}) {
+    const CheckpointConfig config = parse(fmt::format(R"({{"action_horizon": 50, "model": {}}})", model));
+    EXPECT_FALSE(config.variant);
+    EXPECT_EQ(config.unknown_fields, std::vector<std::string>{"model"});
+  }
+}
+
 TEST(CheckpointConfig, WrongTypesNameFieldFoundAndExpected) {
   const struct {
     std::string text;

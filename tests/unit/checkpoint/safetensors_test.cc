@@ -1,5 +1,7 @@
 #include "checkpoint/safetensors.h"
 
+#include <sys/stat.h>
+
 #include <cmath>
 
 #include "test_files.h"
@@ -160,6 +162,8 @@ TEST(Safetensors, MissingFilesAndDirectories) {
   TempDir dir;
   expect_refusal([&] { SafetensorsFile::open(dir / "absent.safetensors"); }, {"absent.safetensors", "No such file"});
   expect_refusal([&] { SafetensorsFile::open(dir.path()); }, {dir.path().string(), "not a regular file"});
+  ASSERT_EQ(mkfifo((dir / "pipe.safetensors").c_str(), 0600), 0);
+  expect_refusal([&] { SafetensorsFile::open(dir / "pipe.safetensors"); }, {"pipe.safetensors", "not a regular file"});
   write_text(dir / "empty.safetensors", "");
   expect_refusal([&] { SafetensorsFile::open(dir / "empty.safetensors"); }, {"empty.safetensors", "too short"});
 }

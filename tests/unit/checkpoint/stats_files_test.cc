@@ -134,6 +134,18 @@ TEST(StatsFiles, LerobotIdentityNeedsNoStatistics) {
   EXPECT_TRUE(stats.state.mode == NormMode::kIdentity && stats.actions.mode == NormMode::kIdentity);
 }
 
+TEST(StatsFiles, LerobotNormalizesOnlyTheKeysOfTheStep) {
+  TempDir dir;
+  const std::string config = R"({{"eps": null, "norm_map": {{"STATE": "MEAN_STD", "ACTION": "MEAN_STD"}},
+                                 "normalize_observation_keys": {}}})";
+  write_lerobot(dir, fmt::format(fmt::runtime(config), R"(["observation.other"])"));
+  EXPECT_TRUE(load_lerobot_norm_stats(dir.path()).state.mode == NormMode::kIdentity);
+  for (const char* keys : {R"(["observation.state"])", "null"}) {
+    write_lerobot(dir, fmt::format(fmt::runtime(config), keys));
+    EXPECT_TRUE(load_lerobot_norm_stats(dir.path()).state.mode == NormMode::kMeanStd);
+  }
+}
+
 TEST(StatsFiles, LerobotRefusals) {
   TempDir dir;
   const auto load = [&] { load_lerobot_norm_stats(dir.path()); };
