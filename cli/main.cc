@@ -1,0 +1,72 @@
+// tendon: runs the π0 and π0.5 robot policies.
+#include <cstdio>
+#include <new>
+#include <utility>
+#include <vector>
+
+#include "base/check.h"
+#include "commands.h"
+#include "version.h"
+
+namespace {
+
+using namespace tendon;
+using namespace tendon::cli;
+
+int exit_code(ErrorKind kind) {
+  switch (kind) {
+    case ErrorKind::kBadUse:
+      return kExitBadUse;
+    case ErrorKind::kBadInput:
+      return kExitBadInput;
+    default:
+      return kExitDevice;
+  }
+}
+
+int run_command(const Command& command) {
+  try {
+    return command();
+  } catch (const Error& error) {
+    std::fprintf(stderr, "tendon: %s\n", error.what());
+    return exit_code(error.kind());
+  } catch (const std::bad_alloc&) {
+    std::fprintf(stderr, "tendon: out of memory. Free some, or use a smaller batch or checkpoint.\n");
+    return kExitDevice;
+  } catch (const std::exception& error) {
+    std::fprintf(stderr, "tendon: unexpected: %s. Please report this as a bug.\n", error.what());
+    return kExitDevice;
+  }
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  CLI::App app{
+      "tendon runs the π0 and π0.5 robot policies.\n"
+      "Exit codes: 0 ok, 1 a check failed, 2 bad use, 3 bad input (file, checkpoint), 4 device."};
+  app.require_subcommand(1);
+  app.set_version_flag("--version", TENDON_VERSION);
+  const std::vector<std::pair<const char*, Command (*)(CLI::App&)>> adders = {
+      {"card, build, model, op → kernel table, folds, memory", add_info},
+      {"write a synthetic checkpoint", add_synth},
+      {"one observation in, one action chunk out", add_run},
+      {"measure latency", add_bench},
+      {"compare with a reference, stage by stage", add_check},
+  };
+  const char* const names[] = {"info", "synth", "run", "bench", "check"};
+  std::vector<std::pair<CLI::App*, Command>> commands;
+  for (size_t i = 0; i < adders.size(); ++i) {
+    CLI::App* const sub = app.add_subcommand(names[i], adders[i].first);
+    commands.emplace_back(sub, adders[i].second(*sub));
+  }
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::ParseError& error) {
+    return app.exit(error) == 0 ? kExitOk : kExitBadUse;
+  }
+  for (const auto& [sub, command] : commands) {
+    if (sub->parsed()) return run_command(command);
+  }
+  return kExitBadUse;
+}

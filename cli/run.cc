@@ -1,0 +1,170 @@
+// tendon run: one observation in, one action chunk out.
+#include <array>
+
+#include <fmt/format.h>
+
+#include "checkpoint/stats_files.h"
+#include "commands.h"
+#include "engine/noise.h"
+#include "policy/npy.h"
+#include "policy/policy.h"
+#include "policy/state_file.h"
+#include "session.h"
+
+namespace tendon::cli {
+namespace {
+
+struct RunOptions {
+  ModelOptions model;
+  std::string preset, state, prompt, tokens, tokenizer, noise, out, norm_stats, asset_id;
+  std::vector<std::string> images;
+  uint64_t seed = 0;
+  bool strict_prompt = false, json = false;
+};
+
+std::optional<NormStats> find_stats(const RunOptions& options, const LoadedModel& model, const Preset& preset,
+                                    const LogSink& log) {
+  StatsOptions stats;
+  if (!options.norm_stats.empty()) stats.file = options.norm_stats;
+  if (!options.asset_id.empty()) stats.asset_id = options.asset_id;
+  stats.preset_asset_id = std::string(preset.asset_id);
+  if (model.checkpoint != nullptr) return load_norm_stats(*model.checkpoint, model.config.variant, stats, log);
+  if (stats.file) {
+    const NormMode mode = model.config.pi05() ? NormMode::kQuantile : NormMode::kMeanStd;
+    return load_openpi_norm_stats({}, mode, stats, log);
+  }
+  log_warning(log, "synthetic weights have no statistics: state and actions are in the network's normalised units");
+  return {};
+}
+
+Observation read_observation(const RunOptions& options, const Preset& preset, const ModelConfig& config) {
+  Observation observation;
+  for (const std::string& given : options.images) {
+    const size_t equals = given.find('=');
+    if (equals == std::string::npos)
+      throw_bad_use("--image {}: write CAMERA=FILE, for instance --image base=front.jpg.", given);
+    const int slot = camera_slot(preset, given.substr(0, equals));
+    std::optional<Image>& camera = observation.cameras[static_cast<size_t>(slot)];
+    if (camera) throw_bad_use("--image {}: this camera was given twice.", given);
+    camera = load_image(given.substr(equals + 1));
+  }
+  if (!options.state.empty()) {
+    observation.state = parse_state(options.state, preset.robot->state_width);
+  } else {
+    throw_bad_use("--state is missing: a file or a comma-separated list of {} numbers ({}).", preset.robot->state_width,
+                  preset.robot->state_meaning);
+  }
+  if (!options.tokens.empty()) {
+    observation.tokens = parse_tokens(options.tokens, static_cast<int>(config.vocab));
+  } else {
+    observation.prompt = options.prompt.empty() ? std::string(preset.default_prompt) : options.prompt;
+    if (observation.prompt.empty())
+      throw_bad_use("The prompt is missing: give --prompt TEXT with --tokenizer FILE, or --tokens IDS.");
+  }
+  return observation;
+}
+
+void print_table(const ActionChunk& chunk) {
+  for (int64_t row = 0; row < chunk.horizon; ++row) {
+    fmt::print("{:>4}", row);
+    for (int64_t column = 0; column < chunk.width; ++column)
+      fmt::print(" {:>8.4f}", chunk.actions[static_cast<size_t>(row * chunk.width + column)]);
+    fmt::print("\n");
+  }
+}
+
+int run_run(const RunOptions& options) {
+  const Preset& preset = find_preset(options.preset);
+  if (!options.out.empty() && !options.out.ends_with(".npy") && !options.out.ends_with(".json")) {
+    throw_bad_use("--out {}: the name must end in .npy or .json.", options.out);
+  }
+  if (options.tokens.empty() && options.tokenizer.empty())
+    throw_bad_use("Give --tokenizer FILE with a text prompt, or --tokens IDS.");
+  const LogSink log = stderr_log();
+  Session session = open_session(options.model, options.model.engine_options(), &preset);
+  const ModelConfig& config = session.model.config;
+
+  std::optional<Tokenizer> tokenizer;
+  if (!options.tokenizer.empty()) tokenizer.emplace(options.tokenizer);
+  const std::optional<NormStats> stats = find_stats(options, session.model, preset, log);
+  Policy policy(*session.engine, preset, stats, tokenizer ? &*tokenizer : nullptr,
+                {.adapter = {}, .strict_prompt = options.strict_prompt});
+  const Observation observation = read_observation(options, preset, config);
+  std::vector<float> noise(static_cast<size_t>(config.horizon * config.action_dim));
+  if (options.noise.empty()) {
+    fill_noise(options.seed, 0, noise);
+  } else {
+    noise = read_noise(options.noise, static_cast<int>(config.horizon), static_cast<int>(config.action_dim));
+  }
+
+  OpTimes times;
+  const ActionChunk chunk = policy.infer(observation, noise, &times);
+  if (chunk.truncated_from > 0) {
+    log_warning(log, "the prompt has {} tokens, more than the budget of {}: cut on the right", chunk.truncated_from,
+                config.max_token_len);
+  }
+  const std::vector<StageTime> stages = stage_times(session.engine->plan(), times);
+  const MemoryUse memory = memory_use();
+
+  nlohmann::ordered_json json = {{"preset", preset.name},
+                                 {"shape", {chunk.horizon, chunk.width}},
+                                 {"units", stats ? "robot" : "normalised"},
+                                 {"actions", nlohmann::json::array()}};
+  for (int64_t row = 0; row < chunk.horizon; ++row) {
+    const auto begin = chunk.actions.begin() + row * chunk.width;
+    json["actions"].push_back(std::vector<double>(begin, begin + chunk.width));
+  }
+  json["ms"] = {{"preprocess", chunk.preprocess_us * 1e-3},
+                {"model", chunk.model_us * 1e-3},
+                {"postprocess", chunk.postprocess_us * 1e-3}};
+  for (const StageTime& stage : stages) json["ms"]["stages"][stage.name] = stage.us * 1e-3;
+  json["seconds"] = {{"load", session.load_s}, {"ready", session.ready_s}};
+  json["peak_memory_bytes"] = memory.peak;
+
+  if (options.out.ends_with(".npy")) {
+    const std::array<int64_t, 2> shape{chunk.horizon, chunk.width};
+    write_npy(options.out, shape, std::span<const double>(chunk.actions));
+  } else if (!options.out.empty()) {
+    write_json(json, options.out);
+  }
+  if (options.json) {
+    write_json(json, {});
+    return kExitOk;
+  }
+  fmt::print("actions ({}, {}), {} units, rows are control steps\n", chunk.horizon, chunk.width,
+             stats ? "robot" : "normalised");
+  print_table(chunk);
+  fmt::print("\n{:<12} {:>10}\n", "stage", "ms");
+  fmt::print("{:<12} {:>10.2f}\n", "preprocess", chunk.preprocess_us * 1e-3);
+  for (const StageTime& stage : stages) fmt::print("{:<12} {:>10.2f}\n", stage.name, stage.us * 1e-3);
+  fmt::print("{:<12} {:>10.2f}   the whole call, plan making of this first call included\n", "model",
+             chunk.model_us * 1e-3);
+  fmt::print("{:<12} {:>10.2f}\n\n", "postprocess", chunk.postprocess_us * 1e-3);
+  fmt::print("memory: peak {:.2f} GB of this process\n", static_cast<double>(memory.peak) * 1e-9);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_run(CLI::App& app) {
+  auto options = std::make_shared<RunOptions>();
+  options->model.add_to(app);
+  app.add_option("--preset", options->preset, "robot configuration, e.g. pi0_aloha, pi05_droid, pi05_libero")
+      ->required();
+  app.add_option("--image", options->images, "CAMERA=FILE (JPEG or PNG), e.g. base=front.jpg; once per camera")
+      ->required();
+  app.add_option("--state", options->state, "file (JSON, CSV) or comma-separated numbers, the robot's units");
+  app.add_option("--prompt", options->prompt, "task text (needs --tokenizer)");
+  app.add_option("--tokens", options->tokens, "token ids instead of a prompt: file or comma-separated, BOS (2) first");
+  app.add_option("--tokenizer", options->tokenizer, "paligemma_tokenizer.model");
+  app.add_flag("--strict-prompt", options->strict_prompt, "refuse a prompt over the budget instead of cutting it");
+  app.add_option("--noise", options->noise, "starting noise (H, action_dim) as .npy");
+  app.add_option("--seed", options->seed, "seed of the starting noise")->capture_default_str();
+  app.add_option("--norm-stats", options->norm_stats, "norm_stats.json to use instead of the checkpoint's");
+  app.add_option("--asset-id", options->asset_id, "which of the checkpoint's statistics");
+  app.add_option("--out", options->out, "also write the actions to a .json or .npy file");
+  app.add_flag("--json", options->json, "machine-readable output");
+  return [options] { return run_run(*options); };
+}
+
+}  // namespace tendon::cli

@@ -1,0 +1,150 @@
+#include "session.h"
+
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <chrono>
+#include <cstdio>
+#include <fstream>
+
+namespace tendon::cli {
+
+void ModelOptions::add_to(CLI::App& app) {
+  app.add_option(
+         "--checkpoint", checkpoint,
+         "directory, .safetensors file, or synthetic:pi0 | synthetic:pi05 | synthetic:pi0-tiny | synthetic:pi05-tiny")
+      ->required();
+  app.add_option("--backend", backend, "cpu (default: the best present)");
+  app.add_option("--variant", variant, "pi0 | pi05; must agree with the weights")
+      ->check(CLI::IsMember({"pi0", "pi05"}));
+  app.add_option("--precision", precision, "bf16 | f32")->check(CLI::IsMember({"bf16", "f32"}))->capture_default_str();
+  app.add_option("--rope-freq", rope, "exact | bf16: RoPE frequencies as trained")
+      ->check(CLI::IsMember({"exact", "bf16"}))
+      ->capture_default_str();
+  app.add_option("--time-rule", time_rule, "openpi | lerobot: rounding of the step times")
+      ->check(CLI::IsMember({"openpi", "lerobot"}))
+      ->capture_default_str();
+  app.add_option("--horizon", horizon, "action rows H (default: the preset's or the checkpoint's)");
+  app.add_option("--max-tokens", max_tokens, "prompt budget (default: the preset's or the checkpoint's)");
+  app.add_option("--steps", steps, "denoise steps N")->capture_default_str();
+  app.add_option("--threads", threads, "CPU threads (default: all cores of this process)");
+  app.add_option("--fold-off", folds_off, "switch a named fold off (tendon info lists them)");
+}
+
+EngineOptions ModelOptions::engine_options() const {
+  EngineOptions options;
+  options.precision = precision == "f32" ? DType::kF32 : DType::kBf16;
+  options.rope = rope == "bf16" ? RopeFrequencies::kBf16 : RopeFrequencies::kExact;
+  options.time_rule = time_rule == "lerobot" ? TimeRule::kLerobot : TimeRule::kOpenpi;
+  options.steps = steps;
+  for (const std::string& name : folds_off) switch_off(options.folds, name);
+  return options;
+}
+
+LoadOptions ModelOptions::load_options(const Preset* preset) const {
+  LoadOptions options;
+  if (!variant.empty()) options.variant = variant == "pi0" ? Variant::kPi0 : Variant::kPi05;
+  options.horizon.option = horizon;
+  options.max_token_len.option = max_tokens;
+  if (preset != nullptr) {
+    options.horizon.preset = preset->horizon;
+    options.max_token_len.preset = preset->max_token_len;
+  }
+  return options;
+}
+
+Session open_session(const ModelOptions& options, const EngineOptions& engine_options, const Preset* preset) {
+  Session session;
+  session.backend = make_backend(options.backend, {.threads = options.threads, .device = 0});
+  const LogSink log = stderr_log();
+  const DeviceInfo device = session.backend->info();
+  log_info(log, "{} backend: {} ({}), {} threads", session.backend->name(), device.name, device.architecture,
+           device.threads_or_sms);
+  const double start = now_s();
+  session.model = load_model(options.checkpoint, options.load_options(preset), log, stderr_progress("making weights"));
+  const double loaded = now_s();
+  session.engine =
+      std::make_unique<Engine>(*session.backend, session.model.config, session.model.weights, engine_options, log);
+  session.load_s = loaded - start;
+  session.ready_s = now_s() - loaded;
+  log_info(log, "{} loaded in {:.2f} s, ready {:.2f} s later; compute {}, horizon {}, {} steps",
+           variant_name(session.model.config.variant), session.load_s, session.ready_s,
+           dtype_name(engine_options.precision), session.model.config.horizon, session.engine->schedule().times.size());
+  return session;
+}
+
+LogSink stderr_log() {
+  return [](LogLevel level, const std::string& text) {
+    std::fprintf(stderr, "[tendon] %s%s\n", level == LogLevel::kWarning ? "warning: " : "", text.c_str());
+  };
+}
+
+Progress stderr_progress(const std::string& what) {
+  if (isatty(STDERR_FILENO) == 0) return {};
+  return [what, last = -1](double done, double total) mutable {
+    const int percent = static_cast<int>(100.0 * done / total);
+    if (percent == last) return;
+    last = percent;
+    std::fprintf(stderr, "\r[tendon] %s: %3d %%%s", what.c_str(), percent, percent == 100 ? "\n" : "");
+  };
+}
+
+MemoryUse memory_use() {
+  MemoryUse use;
+  std::ifstream status("/proc/self/status");
+  for (std::string line; std::getline(status, line);) {
+    const auto field = [&](const char* key) {
+      return line.starts_with(key) ? std::stoull(line.substr(std::string(key).size())) * 1024 : 0;
+    };
+    if (const size_t bytes = field("VmRSS:")) use.resident = bytes;
+    if (const size_t bytes = field("VmHWM:")) use.peak = bytes;
+  }
+  std::ifstream info("/proc/meminfo");
+  for (std::string line; std::getline(info, line);) {
+    if (line.starts_with("MemAvailable:")) use.available = std::stoull(line.substr(13)) * 1024;
+  }
+  return use;
+}
+
+double now_s() { return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count(); }
+
+void write_json(const nlohmann::ordered_json& json, const std::string& file) {
+  const std::string text = json.dump(2) + "\n";
+  if (file.empty() || file == "-") {
+    std::fputs(text.c_str(), stdout);
+    return;
+  }
+  std::ofstream out(file);
+  out << text;
+  if (!out.flush()) throw_bad_input("cannot write '{}'. Check the directory and its rights.", file);
+}
+
+nlohmann::ordered_json describe_model(const ModelConfig& c) {
+  return {{"variant", variant_name(c.variant)},
+          {"vision",
+           {{"image_size", c.vision.image_size},
+            {"width", c.vision.width},
+            {"depth", c.vision.depth},
+            {"heads", c.vision.heads},
+            {"mlp", c.vision.mlp}}},
+          {"prefix", {{"width", c.prefix.width}, {"depth", c.depth}, {"mlp", c.prefix.mlp}}},
+          {"expert", {{"width", c.expert.width}, {"depth", c.depth}, {"mlp", c.expert.mlp}}},
+          {"heads", c.heads},
+          {"kv_heads", c.kv_heads},
+          {"head_dim", c.head_dim},
+          {"vocab", c.vocab},
+          {"action_dim", c.action_dim},
+          {"horizon", c.horizon},
+          {"max_token_len", c.max_token_len}};
+}
+
+nlohmann::ordered_json describe_device(const Backend& backend) {
+  const DeviceInfo info = backend.info();
+  return {{"backend", backend.name()},
+          {"name", info.name},
+          {"architecture", info.architecture},
+          {"threads_or_sms", info.threads_or_sms},
+          {"memory_bytes", info.memory_bytes}};
+}
+
+}  // namespace tendon::cli

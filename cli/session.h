@@ -1,0 +1,65 @@
+// What most subcommands share: the options that choose a model and a backend, and opening both.
+#pragma once
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <nlohmann/json.hpp>
+
+#include "backend/registry.h"
+#include "engine/engine.h"
+#include "engine/load.h"
+#include "policy/presets.h"
+
+namespace tendon::cli {
+
+struct ModelOptions {
+  std::string checkpoint;
+  std::string backend;
+  std::string variant;
+  std::string precision = "bf16";
+  std::string rope = "exact";
+  std::string time_rule = "openpi";
+  std::optional<int64_t> horizon, max_tokens;
+  int64_t steps = 10;
+  int threads = 0;
+  std::vector<std::string> folds_off;
+
+  void add_to(CLI::App& app);
+  EngineOptions engine_options() const;
+  LoadOptions load_options(const Preset* preset = nullptr) const;
+};
+
+// A loaded model on a backend, with what loading took.
+struct Session {
+  std::unique_ptr<Backend> backend;
+  LoadedModel model;
+  std::unique_ptr<Engine> engine;
+  double load_s = 0;   // checkpoint opened or synthetic weights made
+  double ready_s = 0;  // tables, weights on the device
+};
+
+Session open_session(const ModelOptions& options, const EngineOptions& engine_options, const Preset* preset = nullptr);
+
+// "[tendon] …" lines on standard error; silent when quiet.
+LogSink stderr_log();
+// One rewritten line on a terminal, nothing elsewhere.
+Progress stderr_progress(const std::string& what);
+
+// Resident set of this process, its peak, and memory the system could give, in bytes.
+struct MemoryUse {
+  size_t resident = 0, peak = 0, available = 0;
+};
+MemoryUse memory_use();
+
+double now_s();
+// Prints JSON to standard output, or to a file when the name is neither empty nor "-".
+void write_json(const nlohmann::ordered_json& json, const std::string& file);
+
+nlohmann::ordered_json describe_model(const ModelConfig& config);
+nlohmann::ordered_json describe_device(const Backend& backend);
+
+}  // namespace tendon::cli
