@@ -5,7 +5,7 @@
 #   TENDON_CHECKPOINT   a checkpoint directory instead of the built-in synthetic weights
 #   TENDON_PRESET       policy preset (default pi0_aloha)
 #   TENDON_TOKENIZER    a SentencePiece model; with it the prompt is text, without it the example's token ids
-#   TENDON_PROMPT       the text (default "pick up the cup")
+#   TENDON_PROMPT       the text (default examples/observation/prompt.txt)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -30,11 +30,11 @@ command=(build/cpu/cli/tendon run
   --checkpoint "$checkpoint"
   --preset "${TENDON_PRESET:-pi0_aloha}"
   --image "base=$observation/base.jpg"
-  --image "left=$observation/left.jpg"
-  --image "right=$observation/right.jpg"
+  --image "left=$observation/left_wrist.jpg"
+  --image "right=$observation/right_wrist.png"
   --state "$observation/state.json")
 if [[ -n ${TENDON_TOKENIZER:-} ]]; then
-  command+=(--prompt "${TENDON_PROMPT:-pick up the cup}" --tokenizer "$TENDON_TOKENIZER")
+  command+=(--prompt "${TENDON_PROMPT:-$(<"$observation/prompt.txt")}" --tokenizer "$TENDON_TOKENIZER")
 else
   command+=(--tokens "$observation/tokens.json")
 fi
