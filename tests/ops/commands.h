@@ -1,0 +1,25 @@
+// The subcommands of op_check.
+#pragma once
+
+#include <string>
+
+#include "backend/registry.h"
+
+namespace tendon::op_check {
+
+struct CommandOptions {
+  std::string backend = "cpu";
+  BackendOptions backend_options;
+  std::string filter;     // part of a case's name
+  std::string json_path;  // bench: also write the rows there
+  double seconds = 0.25;  // bench: time for each shape
+  bool slow = false;      // test: the slow cases instead of the others
+  bool verbose = false;
+};
+
+int run_test(const CommandOptions& options);
+int run_self_test(const CommandOptions& options);
+int run_bench(const CommandOptions& options);
+int run_support(const CommandOptions& options);
+
+}  // namespace tendon::op_check

@@ -1,0 +1,53 @@
+// Host copies of an operation's buffers, and how test data is made.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "ops/ops.h"
+#include "ops/recorder.h"
+
+namespace tendon::op_check {
+
+// Deterministic numbers from a counter, fast enough for gigabyte weights.
+class Random {
+ public:
+  explicit Random(uint64_t seed) : state_(seed * 0x9e3779b97f4a7c15ULL + 0x1234567) {}
+  uint64_t bits();
+  double uniform();                             // [0, 1)
+  double normal();                              // about N(0, 1), |x| < 3.5
+  int32_t integer(int64_t begin, int64_t end);  // begin..end-1
+
+ private:
+  uint64_t state_;
+};
+
+double decode(DType dtype, const void* data, int64_t index);
+void encode(DType dtype, void* data, int64_t index, double value);
+// The largest relative error of one rounding: 2⁻²⁴ for f32, 2⁻⁸ for bf16.
+double unit_roundoff(DType dtype);
+
+// How the numbers of one buffer are made; sees the element's index.
+using Fill = std::function<double(Random&, int64_t index)>;
+
+struct Buffer {
+  Value value;
+  Fill fill;  // empty: an output, filled with NaN bytes
+};
+
+// One operation on made-up data. Tensors of the operation refer to buffers by `value`.
+struct Case {
+  std::string name;  // "linear.prefix_down.bf16"
+  std::vector<Buffer> buffers;
+  Op op;
+  bool slow = false;
+  bool bench = false;     // a shape of the real models
+  bool streamed = false;  // its weights come from memory, not from a cache: bench rotates copies
+};
+
+std::vector<std::byte> make_bytes(const Buffer& buffer, uint64_t seed);
+
+}  // namespace tendon::op_check
