@@ -35,6 +35,8 @@ command=(build/cpu/cli/tendon run
   --state "$observation/state.json")
 if [[ -n ${TENDON_TOKENIZER:-} ]]; then
   command+=(--prompt "${TENDON_PROMPT:-$(<"$observation/prompt.txt")}" --tokenizer "$TENDON_TOKENIZER")
+elif [[ $checkpoint == synthetic:*-tiny ]]; then
+  command+=(--tokens 2,107,255,193,442,90,134) # the tiny vocabulary has 512 pieces
 else
   command+=(--tokens "$observation/tokens.json")
 fi
