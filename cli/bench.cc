@@ -85,7 +85,7 @@ Measured measure(Engine& engine, const Workload& workload, const BenchOptions& o
 }
 
 int run_bench(const BenchOptions& options) {
-  Session session = open_session(options.model, options.model.engine_options());
+  Session session = open_session(options.model);
   const Workload workload(session.model.config, options.workload);
   const Measured measured = measure(*session.engine, workload, options);
   const MemoryUse memory = memory_use();

@@ -273,9 +273,7 @@ ErrorTable check_against_file(const CheckOptions& options, Session& session) {
 }
 
 int run_check(const CheckOptions& options) {
-  EngineOptions engine_options = options.model.engine_options();
-  engine_options.taps = true;
-  Session session = open_session(options.model, engine_options);
+  Session session = open_session(options.model, {.preset = nullptr, .taps = true});
   const ErrorTable table =
       options.against == "cpu-f32" ? check_against_cpu(options, session) : check_against_file(options, session);
   const MemoryUse memory = memory_use();

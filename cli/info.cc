@@ -31,8 +31,30 @@ struct KernelRow {
   Cost cost;
 };
 
+// Without a checkpoint: the build and the machine.
+int describe_build(const InfoOptions& options) {
+  const std::unique_ptr<Backend> backend =
+      make_backend(options.model.backend, {.threads = options.model.threads, .device = 0});
+  nlohmann::ordered_json json = {
+      {"version", TENDON_VERSION}, {"commit", TENDON_COMMIT}, {"device", describe_device(*backend)}};
+  for (const Preset& preset : all_presets()) json["presets"].push_back(preset.name);
+  if (options.json) {
+    write_json(json, {});
+    return kExitOk;
+  }
+  const DeviceInfo device = backend->info();
+  fmt::print("tendon {} ({})\n", TENDON_VERSION, TENDON_COMMIT);
+  fmt::print("device     {}: {} ({}), {} threads, {:.1f} GB, {:.1f} GB free\npresets    ", backend->name(), device.name,
+             device.architecture, device.threads_or_sms, static_cast<double>(device.memory_bytes) * 1e-9,
+             static_cast<double>(device.free_bytes) * 1e-9);
+  for (const Preset& preset : all_presets()) fmt::print("{} ", preset.name);
+  fmt::print("\n");
+  return kExitOk;
+}
+
 int run_info(const InfoOptions& options) {
-  Session session = open_session(options.model, options.model.engine_options());
+  if (options.model.checkpoint.empty()) return describe_build(options);
+  Session session = open_session(options.model);
   Workload workload(session.model.config, options.workload);
   const Plan& plan = session.engine->prepare(workload.samples());
 
@@ -118,7 +140,7 @@ int run_info(const InfoOptions& options) {
 
 Command add_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
-  options->model.add_to(app);
+  options->model.add_to(app, false);
   options->workload.add_to(app);
   app.add_flag("--json", options->json, "machine-readable output");
   return [options] { return run_info(*options); };

@@ -81,7 +81,7 @@ int run_run(const RunOptions& options) {
   if (options.tokens.empty() && options.tokenizer.empty())
     throw_bad_use("Give --tokenizer FILE with a text prompt, or --tokens IDS.");
   const LogSink log = stderr_log();
-  Session session = open_session(options.model, options.model.engine_options(), &preset);
+  Session session = open_session(options.model, {.preset = &preset, .taps = false});
   const ModelConfig& config = session.model.config;
 
   std::optional<Tokenizer> tokenizer;
@@ -141,6 +141,9 @@ int run_run(const RunOptions& options) {
              chunk.model_us * 1e-3);
   fmt::print("{:<12} {:>10.2f}\n\n", "postprocess", chunk.postprocess_us * 1e-3);
   fmt::print("memory: peak {:.2f} GB of this process\n", static_cast<double>(memory.peak) * 1e-9);
+  fmt::print(
+      "served: this build has no server yet; a process that keeps the model loaded answers {:.3g} calls a second\n",
+      1e6 / chunk.model_us);
   return kExitOk;
 }
 

@@ -9,11 +9,11 @@
 
 namespace tendon::cli {
 
-void ModelOptions::add_to(CLI::App& app) {
+void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option(
          "--checkpoint", checkpoint,
          "directory, .safetensors file, or synthetic:pi0 | synthetic:pi05 | synthetic:pi0-tiny | synthetic:pi05-tiny")
-      ->required();
+      ->required(checkpoint_required);
   app.add_option("--backend", backend, "cpu (default: the best present)");
   app.add_option("--variant", variant, "pi0 | pi05; must agree with the weights")
       ->check(CLI::IsMember({"pi0", "pi05"}));
@@ -21,22 +21,23 @@ void ModelOptions::add_to(CLI::App& app) {
   app.add_option("--rope-freq", rope, "exact | bf16: RoPE frequencies as trained")
       ->check(CLI::IsMember({"exact", "bf16"}))
       ->capture_default_str();
-  app.add_option("--time-rule", time_rule, "openpi | lerobot: rounding of the step times")
-      ->check(CLI::IsMember({"openpi", "lerobot"}))
-      ->capture_default_str();
+  app.add_option("--time-rule", time_rule,
+                 "openpi | lerobot: rounding of the step times (default: as the checkpoint's origin has it)")
+      ->check(CLI::IsMember({"openpi", "lerobot"}));
   app.add_option("--horizon", horizon, "action rows H (default: the preset's or the checkpoint's)");
   app.add_option("--max-tokens", max_tokens, "prompt budget (default: the preset's or the checkpoint's)");
-  app.add_option("--steps", steps, "denoise steps N")->capture_default_str();
+  app.add_option("--steps", steps, "denoise steps N (default: the checkpoint's, else 10)");
   app.add_option("--threads", threads, "CPU threads (default: all cores of this process)");
   app.add_option("--fold-off", folds_off, "switch a named fold off (tendon info lists them)");
 }
 
-EngineOptions ModelOptions::engine_options() const {
+EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const {
   EngineOptions options;
   options.precision = precision == "f32" ? DType::kF32 : DType::kBf16;
   options.rope = rope == "bf16" ? RopeFrequencies::kBf16 : RopeFrequencies::kExact;
-  options.time_rule = time_rule == "lerobot" ? TimeRule::kLerobot : TimeRule::kOpenpi;
-  options.steps = steps;
+  const bool lerobot = time_rule.empty() ? stated.kind == ConfigKind::kLerobot : time_rule == "lerobot";
+  options.time_rule = lerobot ? TimeRule::kLerobot : TimeRule::kOpenpi;
+  options.steps = steps.value_or(stated.num_steps.value_or(10));
   for (const std::string& name : folds_off) switch_off(options.folds, name);
   return options;
 }
@@ -53,7 +54,7 @@ LoadOptions ModelOptions::load_options(const Preset* preset) const {
   return options;
 }
 
-Session open_session(const ModelOptions& options, const EngineOptions& engine_options, const Preset* preset) {
+Session open_session(const ModelOptions& options, const SessionOptions& session_options) {
   Session session;
   session.backend = make_backend(options.backend, {.threads = options.threads, .device = 0});
   const LogSink log = stderr_log();
@@ -61,8 +62,13 @@ Session open_session(const ModelOptions& options, const EngineOptions& engine_op
   log_info(log, "{} backend: {} ({}), {} threads", session.backend->name(), device.name, device.architecture,
            device.threads_or_sms);
   const double start = now_s();
-  session.model = load_model(options.checkpoint, options.load_options(preset), log, stderr_progress("making weights"));
+  session.model = load_model(options.checkpoint, options.load_options(session_options.preset), log,
+                             stderr_progress("making weights"));
   const double loaded = now_s();
+  const Checkpoint* const checkpoint = session.model.checkpoint;
+  EngineOptions engine_options =
+      options.engine_options(checkpoint == nullptr ? CheckpointConfig{} : checkpoint->config());
+  engine_options.taps = session_options.taps;
   session.engine =
       std::make_unique<Engine>(*session.backend, session.model.config, session.model.weights, engine_options, log);
   session.load_s = loaded - start;

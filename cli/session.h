@@ -22,14 +22,15 @@ struct ModelOptions {
   std::string variant;
   std::string precision = "bf16";
   std::string rope = "exact";
-  std::string time_rule = "openpi";
+  std::string time_rule;
   std::optional<int64_t> horizon, max_tokens;
-  int64_t steps = 10;
+  std::optional<int64_t> steps;
   int threads = 0;
   std::vector<std::string> folds_off;
 
-  void add_to(CLI::App& app);
-  EngineOptions engine_options() const;
+  void add_to(CLI::App& app, bool checkpoint_required = true);
+  // What the user leaves open is taken from the checkpoint's config.
+  EngineOptions engine_options(const CheckpointConfig& stated = {}) const;
   LoadOptions load_options(const Preset* preset = nullptr) const;
 };
 
@@ -42,7 +43,11 @@ struct Session {
   double ready_s = 0;  // tables, weights on the device
 };
 
-Session open_session(const ModelOptions& options, const EngineOptions& engine_options, const Preset* preset = nullptr);
+struct SessionOptions {
+  const Preset* preset = nullptr;
+  bool taps = false;
+};
+Session open_session(const ModelOptions& options, const SessionOptions& session_options = {});
 
 // "[tendon] …" lines on standard error; silent when quiet.
 LogSink stderr_log();
