@@ -39,6 +39,9 @@ std::vector<float> widened(const Tensor& source) {
 
 void convert(const Tensor& source, DType dtype, void* out) {
   TENDON_CHECK(dtype == DType::kF32 || dtype == DType::kBf16, "cannot convert to {}", dtype_name(dtype));
+  // Checked here, since nothing may be thrown out of a parallel region.
+  TENDON_CHECK(source.dtype == DType::kF32 || source.dtype == DType::kBf16 || source.dtype == DType::kF16,
+               "cannot widen {}", dtype_name(source.dtype));
   const int64_t n = source.cols();
   parallel_for(source.rows(), std::max<int64_t>(1, 65536 / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end) {
     std::vector<float> row(dtype == DType::kBf16 ? static_cast<size_t>(n) : 0);
