@@ -36,9 +36,9 @@ command=(build/cpu/cli/tendon run
 if [[ -n ${TENDON_TOKENIZER:-} ]]; then
   command+=(--prompt "${TENDON_PROMPT:-$(<"$observation/prompt.txt")}" --tokenizer "$TENDON_TOKENIZER")
 elif [[ $checkpoint == synthetic:*-tiny ]]; then
-  command+=(--tokens 2,107,255,193,442,90,134) # the tiny vocabulary has 512 pieces
+  command+=(--tokens '2,107,255,193,442,90,134') # the tiny vocabulary has 512 pieces
 else
   command+=(--tokens "$observation/tokens.json")
 fi
-printf '+ %s\n' "${command[*]@Q}" >&2
+printf '+%s\n' "$(printf ' %q' "${command[@]}")" >&2
 exec "${command[@]}"
