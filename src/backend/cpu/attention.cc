@@ -10,8 +10,6 @@
 #include <limits>
 #include <vector>
 
-#include <omp.h>
-
 #include "backend/cpu/op_table.h"
 #include "backend/cpu/vector_math.h"
 
@@ -139,11 +137,9 @@ class AttentionKernel final : public CpuKernel {
 
     const int64_t pieces = samples_ * a_.kv_heads * blocks_;
     std::atomic<bool> failed = false;
-    const int threads = static_cast<int>(std::min<int64_t>(pieces, static_cast<int64_t>(lanes_.size())));
-#pragma omp parallel for schedule(dynamic, 1) num_threads(threads)
-    for (int64_t piece = 0; piece < pieces; ++piece) {
-      if (!run_piece(piece, lanes_[static_cast<size_t>(omp_get_thread_num())])) failed = true;
-    }
+    parallel_pieces(pieces, static_cast<int>(lanes_.size()), [&](int64_t piece, int thread) {
+      if (!run_piece(piece, lanes_[static_cast<size_t>(thread)])) failed = true;
+    });
     if (failed) return Status::error(StatusCode::kInternal, "%s: oneDNN failed to run a product", label_.c_str());
     return Status::ok();
   }

@@ -48,6 +48,19 @@ inline int64_t row_grain(int64_t cols) { return std::max<int64_t>(1, 32768 / std
 
 constexpr size_t round_up(size_t value, size_t multiple) { return (value + multiple - 1) / multiple * multiple; }
 
+// body(piece, thread) for every piece, handed out one by one to `threads` threads: a thread that is held up elsewhere
+// delays one piece, not the whole loop.
+template <class Body>
+void parallel_pieces(int64_t pieces, int threads, const Body& body) {
+  const int used = static_cast<int>(std::min<int64_t>(pieces, threads));
+  if (used <= 1) {
+    for (int64_t piece = 0; piece < pieces; ++piece) body(piece, 0);
+    return;
+  }
+#pragma omp parallel for schedule(dynamic, 1) num_threads(used)
+  for (int64_t piece = 0; piece < pieces; ++piece) body(piece, omp_get_thread_num());
+}
+
 // Hands out 256-byte aligned pieces of the workspace; with a null base it only measures.
 class Scratch {
  public:

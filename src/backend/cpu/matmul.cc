@@ -58,7 +58,7 @@ MatmulPrimitive::MatmulPrimitive(const MatmulDesc& desc, dnnl_engine_t engine) {
   require(dnnl_primitive_attr_create(&attributes), "creating attributes");
   dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user);
   const int outer_threads = omp_get_max_threads();
-  omp_set_num_threads(desc.threads);
+  omp_set_num_threads(1);
   dnnl_status_t status = dnnl_primitive_desc_create(&description_, &operation, attributes, engine, nullptr);
   if (status == dnnl_success) status = dnnl_primitive_create(&primitive_, description_);
   omp_set_num_threads(outer_threads);

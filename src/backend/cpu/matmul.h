@@ -17,13 +17,12 @@
 namespace tendon {
 
 // c (m, n) f32 = a (m, k) · b, with b stored (n, k) (a weight) or (k, n). a and b have one type, f32 or bf16.
-// Strides in elements.
+// Strides in elements. Products run on the calling thread: the kernels split their work themselves.
 struct MatmulDesc {
   int64_t m = 0, n = 0, k = 0;
   int64_t a_stride = 0, b_stride = 0, c_stride = 0;
   bool b_is_nk = true;
   DType dtype = DType::kF32;
-  int threads = 1;  // 1: runs on the calling thread, so that several calls can run side by side
   auto operator<=>(const MatmulDesc&) const = default;
 };
 

@@ -1,0 +1,382 @@
+// attention: softmax(scale · q·kᵀ) · v over the valid keys, multi-query or multi-head; formula in ops/basic_ops.h.
+//
+// The queries of the heads that share a K/V head are one matrix of T·group rows. A block of four waves takes 64 of
+// those rows and a range of keys: K and V tiles of 32 keys go through shared memory, products run on tensor cores
+// (mma.m16n8k16 bf16, f32 sums), the softmax is the running one in f32. Few rows (the action expert) are spread over
+// the card by splitting the keys; a second kernel joins the parts. Head widths up to 256, padded to a multiple of 16.
+// f32 inputs take a plain kernel, one wave a query row: the checking path.
+#include "backend/gpu/device/prelude.cuh"
+#include "backend/gpu/kernels.h"
+
+namespace tendon::gpu {
+namespace {
+
+constexpr int kRows = 64;  // query rows of a block
+constexpr int kKeys = 32;  // keys of a tile
+constexpr int kThreads = 128;
+constexpr int kMaxSplits = 32;
+
+struct Args {
+  const void *q, *k, *v;
+  void* out;
+  const int32_t* key_len;
+  const uint8_t* key_mask;
+  float* parts;  // splits > 1: (B, kv_heads, rows, splits, D + 2) f32 sums, then maximum and denominator
+  int64_t q_stride, k_stride, out_stride;
+  int batch, queries, capacity, heads, kv_heads, width;
+  int extra_keys, leading_block, splits;
+  float scale;
+
+  TENDON_DEVICE int group() const { return heads / kv_heads; }
+  TENDON_DEVICE int rows() const { return queries * group(); }
+  // Keys that query t of sample b may see.
+  TENDON_DEVICE int keys_of(int b, int t) const {
+    const int len = key_len == nullptr ? capacity : key_len[b] + (t < leading_block ? leading_block : extra_keys);
+    return len < capacity ? len : capacity;
+  }
+  TENDON_DEVICE bool masked(int b, int key) const {
+    return key_mask != nullptr && key_mask[static_cast<int64_t>(b) * capacity + key] == 0;
+  }
+  // Row r of a K/V head: query r / group, head kv · group + r mod group.
+  TENDON_DEVICE int64_t offset(int b, int kv, int r, int64_t stride) const {
+    return (static_cast<int64_t>(b) * queries + r / group()) * stride + (kv * group() + r % group()) * width;
+  }
+};
+
+TENDON_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
+  asm volatile(
+      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+TENDON_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+TENDON_DEVICE void load_matrices(uint32_t (&r)[4], const Bf16* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p)));
+}
+TENDON_DEVICE void load_matrices_transposed(uint32_t (&r)[4], const Bf16* p) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
+               : "r"(shared_address(p)));
+}
+TENDON_DEVICE void copy_async(Bf16* to, const Bf16* from, bool valid) {
+  const int bytes = valid ? 16 : 0;  // the rest is filled with zeros
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
+}
+TENDON_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
+template <int kPending>
+TENDON_DEVICE void copy_wait() {
+  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
+}
+
+// kWidth: head width rounded up to 16; shared rows are 8 values longer, so that 8 rows fall into different banks.
+template <int kWidth>
+TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
+  constexpr int kPitch = kWidth + 8;
+  constexpr int kChunks = kWidth / 8;
+  extern __shared__ __align__(16) unsigned char memory[];
+  Bf16* const q_tile = reinterpret_cast<Bf16*>(memory);  // (kRows, kPitch)
+  Bf16* const k_tiles = q_tile + kRows * kPitch;         // 2 × (kKeys, kPitch)
+  Bf16* const v_tiles = k_tiles + 2 * kKeys * kPitch;    // 2 × (kKeys, kPitch)
+
+  const int split = static_cast<int>(blockIdx.y);
+  const int b = static_cast<int>(blockIdx.z) / a.kv_heads;
+  const int kv = static_cast<int>(blockIdx.z) % a.kv_heads;
+  const int first_row = static_cast<int>(blockIdx.x) * kRows;
+  const int last_key = a.keys_of(b, a.queries - 1);  // the longest range: later queries see more
+  const int tiles = (last_key + kKeys - 1) / kKeys;
+  const int tiles_per_split = (tiles + a.splits - 1) / a.splits;
+  const int first_tile = split * tiles_per_split;
+  const int end_tile = first_tile + tiles_per_split < tiles ? first_tile + tiles_per_split : tiles;
+
+  const Bf16* const q = static_cast<const Bf16*>(a.q);
+  const Bf16* const k =
+      static_cast<const Bf16*>(a.k) + static_cast<int64_t>(b) * a.capacity * a.k_stride + kv * a.width;
+  const Bf16* const v =
+      static_cast<const Bf16*>(a.v) + static_cast<int64_t>(b) * a.capacity * a.k_stride + kv * a.width;
+
+  const auto load_keys = [&](int tile, int slot) {
+    for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
+      const int key = tile * kKeys + i / kChunks;
+      const int col = i % kChunks * 8;
+      const bool valid = key < last_key && col < a.width;
+      const int64_t at = valid ? key * a.k_stride + col : 0;
+      copy_async(k_tiles + (slot * kKeys + i / kChunks) * kPitch + col, k + at, valid);
+      copy_async(v_tiles + (slot * kKeys + i / kChunks) * kPitch + col, v + at, valid);
+    }
+    copy_commit();
+  };
+
+  for (int i = static_cast<int>(threadIdx.x); i < kRows * kChunks; i += kThreads) {
+    const int row = first_row + i / kChunks;
+    const int col = i % kChunks * 8;
+    const bool valid = row < a.rows() && col < a.width;
+    copy_async(q_tile + i / kChunks * kPitch + col, q + (valid ? a.offset(b, kv, row, a.q_stride) + col : 0), valid);
+  }
+  if (first_tile < end_tile) load_keys(first_tile, 0);
+  copy_commit();
+
+  // This thread holds rows r0 = wave·16 + lane/4 and r0 + 8 of each 16×8 fragment, columns 2·(lane mod 4) + {0, 1}.
+  float sums[kWidth / 8][4] = {};
+  float maximum[2] = {-INFINITY, -INFINITY};
+  float denominator[2] = {0, 0};
+  const int warp_row = wave() * 16;
+  int limit[2];
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const int row = first_row + warp_row + lane() / 4 + 8 * h;
+    limit[h] = row < a.rows() ? a.keys_of(b, row / a.group()) : 0;
+  }
+
+  for (int tile = first_tile; tile < end_tile; ++tile) {
+    const int slot = (tile - first_tile) & 1;
+    if (tile + 1 < end_tile) {
+      load_keys(tile + 1, slot ^ 1);
+      copy_wait<1>();
+    } else {
+      copy_wait<0>();
+    }
+    block_sync();
+    const Bf16* const k_tile = k_tiles + slot * kKeys * kPitch;
+    const Bf16* const v_tile = v_tiles + slot * kKeys * kPitch;
+
+    float logits[kKeys / 8][4] = {};
+#pragma unroll
+    for (int d = 0; d < kWidth; d += 16) {
+      uint32_t qa[4];
+      load_matrices(qa, q_tile + (warp_row + lane() % 16) * kPitch + d + lane() / 16 * 8);
+#pragma unroll
+      for (int n = 0; n < kKeys; n += 16) {
+        uint32_t kb[4];  // two column blocks of eight keys
+        load_matrices(kb, k_tile + (n + lane() % 8 + lane() / 16 * 8) * kPitch + d + lane() / 8 % 2 * 8);
+        mma_bf16(logits[n / 8], qa, {kb[0], kb[1]});
+        mma_bf16(logits[n / 8 + 1], qa, {kb[2], kb[3]});
+      }
+    }
+    // Mask, running maximum, exponentials.
+    float tile_max[2] = {-INFINITY, -INFINITY};
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int key = tile * kKeys + n * 8 + lane() % 4 * 2 + i % 2;
+        const bool visible = key < limit[i / 2] && !a.masked(b, key < a.capacity ? key : 0);
+        logits[n][i] = visible ? logits[n][i] * a.scale : -INFINITY;
+        tile_max[i / 2] = fmaxf(tile_max[i / 2], logits[n][i]);
+      }
+    }
+    float rescale[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      tile_max[h] = fmaxf(tile_max[h], shuffle_xor(tile_max[h], 1));
+      tile_max[h] = fmaxf(tile_max[h], shuffle_xor(tile_max[h], 2));
+      const float next = fmaxf(maximum[h], tile_max[h]);
+      rescale[h] = next == -INFINITY ? 1.0F : __expf(maximum[h] - next);
+      maximum[h] = next;
+      denominator[h] *= rescale[h];
+    }
+    uint32_t probabilities[kKeys / 16][4];
+#pragma unroll
+    for (int n = 0; n < kKeys / 8; ++n) {
+      float p[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        p[i] = logits[n][i] == -INFINITY ? 0.0F : __expf(logits[n][i] - maximum[i / 2]);
+        denominator[i / 2] += p[i];
+      }
+      probabilities[n / 2][n % 2 * 2] = pack_bf16(p[0], p[1]);
+      probabilities[n / 2][n % 2 * 2 + 1] = pack_bf16(p[2], p[3]);
+    }
+#pragma unroll
+    for (int d = 0; d < kWidth / 8; ++d) {
+      sums[d][0] *= rescale[0], sums[d][1] *= rescale[0];
+      sums[d][2] *= rescale[1], sums[d][3] *= rescale[1];
+    }
+#pragma unroll
+    for (int n = 0; n < kKeys / 16; ++n) {
+#pragma unroll
+      for (int d = 0; d < kWidth; d += 16) {
+        uint32_t vb[4];
+        load_matrices_transposed(vb, v_tile + (n * 16 + lane() % 16) * kPitch + d + lane() / 16 * 8);
+        mma_bf16(sums[d / 8], probabilities[n], {vb[0], vb[1]});
+        mma_bf16(sums[d / 8 + 1], probabilities[n], {vb[2], vb[3]});
+      }
+    }
+    block_sync();  // the slot may be overwritten
+  }
+
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    denominator[h] += shuffle_xor(denominator[h], 1);
+    denominator[h] += shuffle_xor(denominator[h], 2);
+    const int row = first_row + warp_row + lane() / 4 + 8 * h;
+    if (row >= a.rows()) continue;
+    if (a.splits == 1) {
+      const float inverse = denominator[h] > 0 ? 1.0F / denominator[h] : 0.0F;
+      Bf16* const out = static_cast<Bf16*>(a.out) + a.offset(b, kv, row, a.out_stride);
+#pragma unroll
+      for (int d = 0; d < kWidth / 8; ++d) {
+        const int col = d * 8 + lane() % 4 * 2;
+        if (col < a.width) {
+          *reinterpret_cast<uint32_t*>(out + col) = pack_bf16(sums[d][2 * h] * inverse, sums[d][2 * h + 1] * inverse);
+        }
+      }
+    } else {
+      float* const part =
+          a.parts + ((static_cast<int64_t>(blockIdx.z) * a.rows() + row) * a.splits + split) * (a.width + 2);
+#pragma unroll
+      for (int d = 0; d < kWidth / 8; ++d) {
+        const int col = d * 8 + lane() % 4 * 2;
+        if (col < a.width) part[col] = sums[d][2 * h], part[col + 1] = sums[d][2 * h + 1];
+      }
+      if (lane() % 4 == 0) part[a.width] = maximum[h], part[a.width + 1] = denominator[h];
+    }
+  }
+}
+
+// Joins the parts of one query row: a block a row, a thread a column.
+TENDON_KERNEL void attention_join_kernel(Args a) {
+  const int row = static_cast<int>(blockIdx.x);
+  const int b = static_cast<int>(blockIdx.y) / a.kv_heads;
+  const int kv = static_cast<int>(blockIdx.y) % a.kv_heads;
+  const int pitch = a.width + 2;
+  const float* const parts = a.parts + (static_cast<int64_t>(blockIdx.y) * a.rows() + row) * a.splits * pitch;
+  float maximum = -INFINITY;
+  for (int s = 0; s < a.splits; ++s) maximum = fmaxf(maximum, parts[s * pitch + a.width]);
+  float denominator = 0;
+  float sum = 0;
+  const int col = static_cast<int>(threadIdx.x);
+  for (int s = 0; s < a.splits; ++s) {
+    const float part_max = parts[s * pitch + a.width];
+    if (part_max == -INFINITY) continue;
+    const float weight = __expf(part_max - maximum);
+    denominator += weight * parts[s * pitch + a.width + 1];
+    if (col < a.width) sum += weight * parts[s * pitch + col];
+  }
+  if (col < a.width) {
+    static_cast<Bf16*>(a.out)[a.offset(b, kv, row, a.out_stride) + col] =
+        narrow<Bf16>(denominator > 0 ? sum / denominator : 0.0F);
+  }
+}
+
+// One wave a query row and head, f32 or bf16 in and out; two passes over the keys. Any head width.
+template <class T>
+TENDON_KERNEL void attention_plain_kernel(Args a) {
+  extern __shared__ float logits[];  // (capacity)
+  const int t = static_cast<int>(blockIdx.x);
+  const int head = static_cast<int>(blockIdx.y);
+  const int b = static_cast<int>(blockIdx.z);
+  const int kv = head / a.group();
+  const int64_t row = static_cast<int64_t>(b) * a.queries + t;
+  const T* const q = static_cast<const T*>(a.q) + row * a.q_stride + head * a.width;
+  const int64_t base = static_cast<int64_t>(b) * a.capacity * a.k_stride + kv * a.width;
+  const T* const k = static_cast<const T*>(a.k) + base;
+  const T* const v = static_cast<const T*>(a.v) + base;
+  const int keys = a.keys_of(b, t);
+  float maximum = -INFINITY;
+  for (int key = 0; key < keys; ++key) {
+    float dot = 0;
+    for (int d = lane(); d < a.width; d += kWarpSize) dot += widen(q[d]) * widen(k[key * a.k_stride + d]);
+    dot = a.masked(b, key) ? -INFINITY : wave_sum(dot) * a.scale;
+    if (lane() == 0) logits[key] = dot;
+    maximum = fmaxf(maximum, dot);
+  }
+  wave_sync();
+  float denominator = 0;
+  for (int key = 0; key < keys; ++key) denominator += logits[key] == -INFINITY ? 0.0F : expf(logits[key] - maximum);
+  T* const out = static_cast<T*>(a.out) + row * a.out_stride + head * a.width;
+  for (int d = lane(); d < a.width; d += kWarpSize) {
+    float sum = 0;
+    for (int key = 0; key < keys; ++key) {
+      if (logits[key] != -INFINITY) sum += expf(logits[key] - maximum) * widen(v[key * a.k_stride + d]);
+    }
+    out[d] = narrow<T>(denominator > 0 ? sum / denominator : 0.0F);
+  }
+}
+
+bool takes_tensor_cores(const Attention& a) {
+  const auto aligned = [](const Tensor& t) {
+    return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  };
+  const int64_t width = a.q.cols() / a.heads;
+  return width % 8 == 0 && width <= 256 && aligned(a.q) && aligned(a.k) && aligned(a.v) && aligned(a.out);
+}
+
+int64_t group_rows(const Attention& a) { return a.q.shape[1] * (a.heads / a.kv_heads); }
+
+// Enough blocks for the card when there are few query rows.
+int splits_of(const Attention& a) {
+  const int64_t blocks = a.q.shape[0] * a.kv_heads * ceil_div(group_rows(a), kRows);
+  const int64_t tiles = ceil_div(a.k.shape[1], kKeys);
+  int64_t splits = 1;
+  while (splits < kMaxSplits && 2 * splits <= tiles && blocks * splits < 64) splits *= 2;
+  return static_cast<int>(splits);
+}
+
+template <int kWidth>
+void launch_tiles(const Args& args, dim3 grid, Stream stream) {
+  constexpr int kBytes = (kRows + 4 * kKeys) * (kWidth + 8) * static_cast<int>(sizeof(Bf16));
+  static const cudaError_t raised =
+      cudaFuncSetAttribute(attention_kernel<kWidth>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
+  require(raised, "raising the shared memory of attention");
+  attention_kernel<kWidth><<<grid, kThreads, kBytes, stream>>>(args);
+}
+
+}  // namespace
+
+size_t attention_workspace_bytes(const Attention& a) {
+  const int splits = splits_of(a);
+  if (splits == 1) return 0;
+  const int64_t width = a.q.cols() / a.heads;
+  return static_cast<size_t>(a.q.shape[0] * a.kv_heads * group_rows(a) * splits * (width + 2)) * sizeof(float);
+}
+
+void launch_attention(const Attention& a, void* workspace, Stream stream) {
+  if (a.q.elements() == 0) return;
+  Args args{.q = a.q.data,
+            .k = a.k.data,
+            .v = a.v.data,
+            .out = a.out.data,
+            .key_len = a.key_len.as<int32_t>(),
+            .key_mask = a.key_mask.as<uint8_t>(),
+            .parts = static_cast<float*>(workspace),
+            .q_stride = a.q.row_stride,
+            .k_stride = a.k.row_stride,
+            .out_stride = a.out.row_stride,
+            .batch = static_cast<int>(a.q.shape[0]),
+            .queries = static_cast<int>(a.q.shape[1]),
+            .capacity = static_cast<int>(a.k.shape[1]),
+            .heads = a.heads,
+            .kv_heads = a.kv_heads,
+            .width = static_cast<int>(a.q.cols() / a.heads),
+            .extra_keys = a.extra_keys,
+            .leading_block = a.leading_block,
+            .splits = splits_of(a),
+            .scale = a.scale};
+  if (!takes_tensor_cores(a)) {
+    with_float_type(a.q.dtype, [&]<class T>(T) {
+      const dim3 grid(static_cast<unsigned>(args.queries), static_cast<unsigned>(a.heads),
+                      static_cast<unsigned>(args.batch));
+      attention_plain_kernel<T><<<grid, kWarpSize, static_cast<size_t>(args.capacity) * sizeof(float), stream>>>(args);
+    });
+    return;
+  }
+  const auto groups = static_cast<unsigned>(args.batch * args.kv_heads);
+  const dim3 grid(static_cast<unsigned>(ceil_div(group_rows(a), kRows)), static_cast<unsigned>(args.splits), groups);
+  if (args.width <= 16) {
+    launch_tiles<16>(args, grid, stream);
+  } else if (args.width <= 80) {
+    launch_tiles<80>(args, grid, stream);
+  } else if (args.width <= 128) {
+    launch_tiles<128>(args, grid, stream);
+  } else {
+    launch_tiles<256>(args, grid, stream);
+  }
+  if (args.splits > 1) {
+    const unsigned threads = static_cast<unsigned>(ceil_div(args.width, kWarpSize)) * kWarpSize;
+    attention_join_kernel<<<dim3(static_cast<unsigned>(group_rows(a)), groups), threads, 0, stream>>>(args);
+  }
+}
+
+}  // namespace tendon::gpu

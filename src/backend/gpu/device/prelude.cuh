@@ -1,0 +1,101 @@
+// What kernels are written in: lanes, waves, blocks, 16-byte loads, bf16 ↔ f32, fast functions. Nothing here knows an
+// operation. Vendor differences live in this folder and in gpu_rt.h only.
+#pragma once
+
+#include <cstdint>
+
+#include "base/dtype.h"
+
+#define TENDON_DEVICE __device__ __forceinline__
+#define TENDON_KERNEL __global__
+
+namespace tendon::gpu {
+
+constexpr int kWarpSize = 32;
+
+TENDON_DEVICE int lane() { return static_cast<int>(threadIdx.x) & (kWarpSize - 1); }
+TENDON_DEVICE int wave() { return static_cast<int>(threadIdx.x) / kWarpSize; }
+TENDON_DEVICE void block_sync() { __syncthreads(); }
+TENDON_DEVICE void wave_sync() { __syncwarp(); }
+
+TENDON_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffU, value, mask); }
+
+TENDON_DEVICE float wave_sum(float value) {
+#pragma unroll
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) value += shuffle_xor(value, mask);
+  return value;
+}
+TENDON_DEVICE float wave_max(float value) {
+#pragma unroll
+  for (int mask = kWarpSize / 2; mask > 0; mask /= 2) value = fmaxf(value, shuffle_xor(value, mask));
+  return value;
+}
+
+// Sum over a block of up to 1024 threads; every thread gets it. `shared` holds one float a wave.
+TENDON_DEVICE float block_sum(float value, float* shared) {
+  value = wave_sum(value);
+  const int waves = static_cast<int>(blockDim.x) / kWarpSize;
+  block_sync();  // the previous use of `shared` is over
+  if (lane() == 0) shared[wave()] = value;
+  block_sync();
+  float total = 0;
+  for (int i = 0; i < waves; ++i) total += shared[i];
+  return total;
+}
+
+// --- bf16 ---------------------------------------------------------------------------------------------------------
+
+TENDON_DEVICE float widen(float value) { return value; }
+TENDON_DEVICE float widen(Bf16 value) { return __uint_as_float(static_cast<uint32_t>(value.bits) << 16); }
+
+TENDON_DEVICE uint32_t pack_bf16(float low, float high) {  // round to nearest even
+  uint32_t packed;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
+  return packed;
+}
+template <class T>
+TENDON_DEVICE T narrow(float value);
+template <>
+TENDON_DEVICE float narrow<float>(float value) {
+  return value;
+}
+template <>
+TENDON_DEVICE Bf16 narrow<Bf16>(float value) {
+  return Bf16{static_cast<uint16_t>(pack_bf16(value, 0.0F) & 0xffffU)};
+}
+// Rounded to T and back.
+template <class T>
+TENDON_DEVICE float rounded(float value) {
+  return widen(narrow<T>(value));
+}
+
+// --- 16-byte access -----------------------------------------------------------------------------------------------
+
+template <class T>
+struct alignas(16) Vec {
+  static constexpr int kSize = 16 / static_cast<int>(sizeof(T));
+  T v[kSize];
+};
+template <class T>
+TENDON_DEVICE Vec<T> load_vec(const T* p) {
+  return *reinterpret_cast<const Vec<T>*>(p);
+}
+template <class T>
+TENDON_DEVICE void store_vec(T* p, const Vec<T>& v) {
+  *reinterpret_cast<Vec<T>*>(p) = v;
+}
+
+// --- functions ----------------------------------------------------------------------------------------------------
+
+// tanh by one exponential: absolute error below 2e-7 over the whole range.
+TENDON_DEVICE float tanh_(float x) {
+  const float e = __expf(-2.0F * fabsf(x));
+  const float t = __fdividef(1.0F - e, 1.0F + e);
+  return copysignf(t, x);
+}
+TENDON_DEVICE float gelu_tanh(float x) {
+  return 0.5F * x * (1.0F + tanh_(0.7978845608028654F * (x + 0.044715F * x * x * x)));
+}
+TENDON_DEVICE float silu(float x) { return __fdividef(x, 1.0F + __expf(-x)); }
+
+}  // namespace tendon::gpu

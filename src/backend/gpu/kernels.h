@@ -1,0 +1,36 @@
+// Every launcher of this folder. A launcher only launches: no allocation, no synchronisation, no environment.
+#pragma once
+
+#include <cstddef>
+
+#include "backend/gpu/gpu_rt.h"
+#include "ops/ops.h"
+
+namespace tendon::gpu {
+
+void launch_patchify(const Patchify& a, Stream stream);
+void launch_add_rows(const AddRows& a, Stream stream);
+void launch_layer_norm(const LayerNorm& a, Stream stream);
+void launch_rms_norm(const RmsNorm& a, Stream stream);
+void launch_ada_rms_norm(const AdaRmsNorm& a, Stream stream);
+void launch_rope(const Rope& a, Stream stream);
+void launch_scatter_rows(const ScatterRows& a, Stream stream);
+void launch_gather_rows(const GatherRows& a, Stream stream);
+void launch_residual_add(const ResidualAdd& a, Stream stream);
+void launch_gated_residual(const GatedResidual& a, Stream stream);
+void launch_gelu_mul(const GeluMul& a, Stream stream);
+void launch_gather_prefix(const GatherPrefix& a, Stream stream);
+void launch_concat_row(const ConcatRow& a, Stream stream);
+void launch_cast(const Cast& a, Stream stream);
+void launch_euler_step(const EulerStep& a, Stream stream);
+
+// out = act(sums + bias), f32 sums (M, N): what follows a library product whose epilogue cannot do it.
+void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation activation, const Tensor& out,
+                            Stream stream);
+// From one product (M, q + k + v) to rotated q, and rotated k and v in their cache rows: the tail of norm_qkv_rope.
+void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream);
+
+size_t attention_workspace_bytes(const Attention& a);
+void launch_attention(const Attention& a, void* workspace, Stream stream);
+
+}  // namespace tendon::gpu

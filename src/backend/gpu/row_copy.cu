@@ -1,0 +1,136 @@
+// Operations that copy rows: add_rows, scatter_rows, gather_rows, gather_prefix, concat_row, cast, euler_step,
+// bias_activation. Formulas and shapes: ops/basic_ops.h. All are limited by their bytes.
+#include "backend/gpu/elementwise.cuh"
+#include "backend/gpu/kernels.h"
+
+namespace tendon::gpu {
+namespace {
+
+template <class X>
+struct RowsPlusTable {
+  Matrix<X> x;
+  Matrix<float> table;
+  int64_t period;
+  TENDON_DEVICE float operator()(int64_t row, int64_t col) const {
+    return x.at(row, col) + table.at(row % period, col);
+  }
+};
+
+template <class X>
+struct GatheredRow {
+  Matrix<X> x;
+  const int32_t* rows;
+  TENDON_DEVICE float operator()(int64_t row, int64_t col) const { return x.at(rows[row], col); }
+};
+
+template <class X, class R>
+struct RowThenTail {
+  Matrix<X> x;
+  Matrix<R> tail;
+  int64_t left;
+  TENDON_DEVICE float operator()(int64_t row, int64_t col) const {
+    return col < left ? x.at(row, col) : tail.at(0, col - left);
+  }
+};
+
+template <class X>
+struct Same {
+  Matrix<X> x;
+  TENDON_DEVICE float operator()(int64_t row, int64_t col) const { return x.at(row, col); }
+};
+
+struct Euler {
+  Matrix<float> x, v;
+  float dt;
+  TENDON_DEVICE float operator()(int64_t row, int64_t col) const {
+    return __fadd_rn(x.at(row, col), __fmul_rn(dt, v.at(row, col)));
+  }
+};
+
+template <class X, class E>
+struct PrefixRow {
+  Matrix<X> features;
+  Matrix<E> embedding;
+  const int32_t* sources;
+  float scale;
+  TENDON_DEVICE float operator()(int64_t row, int64_t col) const {
+    const int64_t source = sources[row];
+    return source >= 0 ? features.at(source, col) : embedding.at(-1 - source, col) * scale;
+  }
+};
+
+struct BiasActivation {
+  Matrix<float> sums;
+  const float* bias;  // null without
+  Activation activation;
+  TENDON_DEVICE float operator()(int64_t row, int64_t col) const {
+    const float value = sums.at(row, col) + (bias == nullptr ? 0.0F : bias[col]);
+    if (activation == Activation::kGeluTanh) return gelu_tanh(value);
+    return activation == Activation::kSilu ? silu(value) : value;
+  }
+};
+
+template <class T>
+TENDON_KERNEL void scatter_rows_kernel(const T* x, int64_t x_stride, const int32_t* rows, T* out, int64_t out_stride,
+                                       int64_t cols) {
+  const int64_t target = rows[blockIdx.x];
+  if (target < 0) return;
+  for (int64_t col = threadIdx.x; col < cols; col += blockDim.x) {
+    out[target * out_stride + col] = x[blockIdx.x * x_stride + col];
+  }
+}
+
+}  // namespace
+
+void launch_add_rows(const AddRows& a, Stream stream) {
+  with_float_type(a.x.dtype, [&]<class X>(X) {
+    launch_elementwise(a.out, stream, RowsPlusTable<X>{Matrix<X>(a.x), Matrix<float>(a.table), a.table.rows()});
+  });
+}
+
+void launch_gather_rows(const GatherRows& a, Stream stream) {
+  with_float_type(a.x.dtype, [&]<class X>(X) {
+    launch_elementwise(a.out, stream, GatheredRow<X>{Matrix<X>(a.x), a.rows.as<int32_t>()});
+  });
+}
+
+void launch_concat_row(const ConcatRow& a, Stream stream) {
+  with_float_type(a.x.dtype, [&]<class X>(X) {
+    with_float_type(a.row.dtype, [&]<class R>(R) {
+      launch_elementwise(a.out, stream, RowThenTail<X, R>{Matrix<X>(a.x), Matrix<R>(a.row), a.x.cols()});
+    });
+  });
+}
+
+void launch_cast(const Cast& a, Stream stream) {
+  with_float_type(a.x.dtype, [&]<class X>(X) { launch_elementwise(a.out, stream, Same<X>{Matrix<X>(a.x)}); });
+}
+
+void launch_euler_step(const EulerStep& a, Stream stream) {
+  launch_elementwise(a.out, stream, Euler{Matrix<float>(a.x), Matrix<float>(a.v), a.dt});
+}
+
+void launch_gather_prefix(const GatherPrefix& a, Stream stream) {
+  with_float_type(a.features.dtype, [&]<class X>(X) {
+    with_float_type(a.embedding.dtype, [&]<class E>(E) {
+      launch_elementwise(
+          a.out, stream,
+          PrefixRow<X, E>{Matrix<X>(a.features), Matrix<E>(a.embedding), a.sources.as<int32_t>(), a.scale});
+    });
+  });
+}
+
+void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation activation, const Tensor& out,
+                            Stream stream) {
+  launch_elementwise(out, stream, BiasActivation{Matrix<float>(sums), bias.as<float>(), activation});
+}
+
+void launch_scatter_rows(const ScatterRows& a, Stream stream) {
+  if (a.x.elements() == 0) return;
+  with_float_type(a.x.dtype, [&]<class T>(T) {
+    scatter_rows_kernel<T><<<static_cast<unsigned>(a.x.rows()), 256, 0, stream>>>(
+        a.x.as<T>(), a.x.row_stride, a.rows.as<int32_t>(), a.out.as<T>(), a.out.row_stride, a.x.cols());
+  });
+}
+
+}  // namespace tendon::gpu
