@@ -19,6 +19,13 @@ class Rules {
   void vector(const Tensor& v, int64_t n, const char* rule) const {
     require(!v.defined() || (v.elements() == n && v.dtype == DType::kF32), rule);
   }
+  // The gain, or scale and shift, of a norm over `width`.
+  void norm(const NormParams& norm, int64_t width) const {
+    vector(norm.gain, width, "a gain of W f32 numbers");
+    vector(norm.scale, width, "a scale of W f32 numbers");
+    vector(norm.shift, width, "a shift of W f32 numbers");
+    require(norm.scale.defined() == norm.shift.defined(), "scale and shift together");
+  }
   void index(const Tensor& v, int64_t n, const char* rule) const {
     require(v.elements() == n && v.dtype == DType::kI32 && v.contiguous(), rule);
   }
@@ -118,15 +125,28 @@ void check(const PatchEmbed& a, const Rules& r) {
                 a.positions.rows() * a.patch * a.patch == pixels(a.images) && a.positions.cols() == a.out.cols() &&
                 a.out.rows() == a.images.shape[0] * a.positions.rows() && a.w.rows() == a.out.cols(),
             "images (N, height, width, 3), w (W, 3·P·P), positions (T, W) and out (N·T, W)");
+  r.vector(a.bias, a.w.rows(), "a bias of W f32 numbers");
 }
 void check(const LayerNormQkv& a, const Rules& r) {
   r.require(a.out.cols() == a.wq.rows() + a.wk.rows() + a.wv.rows() && a.out.rows() == a.x.rows() &&
                 a.wq.cols() == a.x.cols() && a.wk.cols() == a.x.cols() && a.wv.cols() == a.x.cols(),
             "out (M, Nq + Nk + Nv)");
+  r.vector(a.gain, a.x.cols(), "a gain of W f32 numbers");
+  r.vector(a.bias, a.x.cols(), "a bias of W f32 numbers");
+  r.vector(a.bq, a.wq.rows(), "a bq of Nq f32 numbers");
+  r.vector(a.bk, a.wk.rows(), "a bk of Nk f32 numbers");
+  r.vector(a.bv, a.wv.rows(), "a bv of Nv f32 numbers");
 }
-void check(const LayerNormLinear& a, const Rules& r) { r.product(a.x, a.w, a.out); }
+void check(const LayerNormLinear& a, const Rules& r) {
+  r.product(a.x, a.w, a.out);
+  r.vector(a.gain, a.x.cols(), "a gain of W f32 numbers");
+  r.vector(a.bias, a.x.cols(), "a bias of W f32 numbers");
+  r.vector(a.linear_bias, a.w.rows(), "a linear_bias of N f32 numbers");
+}
 void check(const LinearResidual& a, const Rules& r) {
   r.product(a.x, a.w, a.out);
+  r.vector(a.bias, a.w.rows(), "a bias of N f32 numbers");
+  r.vector(a.gate, a.out.cols(), "a gate of N f32 numbers");
   r.same_matrix(a.residual, a.out, "residual and out of one shape");
 }
 void check(const NormQkvRope& a, const Rules& r) {
@@ -135,12 +155,17 @@ void check(const NormQkvRope& a, const Rules& r) {
   r.require(a.wk.cols() == a.x.cols() && a.wv.cols() == a.x.cols() && a.wk.rows() == a.k_cache.cols() &&
                 a.wv.rows() == a.v_cache.cols(),
             "wk and wv that fit x and the cache");
+  r.norm(a.norm, a.x.cols());
+  r.require(a.table.cols() % 2 == 0 && a.wk.rows() % a.table.cols() == 0 &&
+                (!a.wq.defined() || a.wq.rows() % a.table.cols() == 0),
+            "heads of the table's width");
   r.index(a.positions, a.x.rows(), "one i32 position per row");
   r.index(a.cache_rows, a.x.rows(), "one i32 cache row per row");
 }
 void check(const NormGateUpGelu& a, const Rules& r) {
   r.product(a.x, a.w_gate, a.out);
   r.product(a.x, a.w_up, a.out);
+  r.norm(a.norm, a.x.cols());
 }
 
 }  // namespace
