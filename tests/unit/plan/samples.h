@@ -1,0 +1,120 @@
+// One valid operation of every kind, on planned values.
+#pragma once
+
+#include <stdexcept>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "ops/recorder.h"
+
+namespace tendon::test {
+
+class Samples {
+ public:
+  // M = 6 rows, W = 8, N = 10 columns, 2 heads of 4, 1 key head, capacity 12.
+  Samples() {
+    const Tensor x = make("x", {6, 8});
+    const Tensor y = make("y", {6, 8});
+    const Tensor out = make("out", {6, 8});
+    const Tensor gain = make("gain", {8});
+    const Tensor bias = make("bias", {8});
+    const Tensor w = make("w", {10, 8});
+    const Tensor w_back = make("w_back", {8, 10});
+    const Tensor wide = make("wide", {6, 10});
+    const Tensor other_wide = make("other_wide", {6, 10});
+    const Tensor bias10 = make("bias10", {10});
+    const Tensor images = make("images", {2, 28, 28, 3}, DType::kU8);
+    const Tensor square = make("square", {8, 8});
+    const Tensor k_weight = make("k_weight", {4, 8});
+    const Tensor rope_table = make("rope_table", {20, 4});
+    const Tensor index6 = make("index6", {6}, DType::kI32);
+    const Tensor cache = make("cache", {2, 12, 4});
+    const Tensor v_cache = make("v_cache", {2, 12, 4});
+    const Tensor q = make("q", {6, 8});
+
+    add(Patchify{.images = images, .out = make("patches", {8, 588})});
+    add(Linear{.x = x, .w = w, .bias = bias10, .out = wide});
+    add(AddRows{.x = x, .table = make("rows", {3, 8}), .out = out});
+    add(LayerNorm{.x = x, .gain = gain, .bias = bias, .out = out});
+    add(RmsNorm{.x = x, .gain = gain, .out = out});
+    add(AdaRmsNorm{.x = x, .scale = gain, .shift = bias, .out = out});
+    add(Rope{.x = x, .positions = index6, .table = rope_table, .out = out});
+    add(ScatterRows{.x = x, .rows = index6, .out = make("table", {24, 8})});
+    add(GatherRows{.x = make("from", {24, 8}), .rows = index6, .out = out});
+    add(Attention{.q = x.reshaped({2, 3, 8}),
+                  .k = cache,
+                  .v = v_cache,
+                  .key_len = make("key_len", {2}, DType::kI32),
+                  .key_mask = {},
+                  .out = out.reshaped({2, 3, 8}),
+                  .heads = 2,
+                  .kv_heads = 1,
+                  .extra_keys = 3,
+                  .leading_block = 1});
+    add(ResidualAdd{.x = x, .y = y, .out = out});
+    add(GatedResidual{.x = x, .y = y, .gate = gain, .out = out});
+    add(GeluMul{.gate = x, .up = y, .out = out});
+    add(GatherPrefix{
+        .features = make("features", {4, 8}), .embedding = make("embedding", {50, 8}), .sources = index6, .out = out});
+    add(ConcatRow{.x = x, .row = make("row", {1, 2}), .out = wide});
+    add(Cast{.x = x, .out = make("rounded", {6, 8}, DType::kBf16)});
+    add(EulerStep{.x = x, .v = y, .out = out, .dt = -0.1F});
+    add(PatchEmbed{.images = images,
+                   .w = make("kernel", {8, 588}),
+                   .bias = bias,
+                   .positions = make("positions", {4, 8}),
+                   .out = make("embedded", {8, 8})});
+    add(LayerNormQkv{.x = x,
+                     .gain = gain,
+                     .bias = bias,
+                     .wq = square,
+                     .wk = square,
+                     .wv = square,
+                     .bq = bias,
+                     .bk = bias,
+                     .bv = bias,
+                     .out = make("qkv", {6, 24})});
+    add(LayerNormLinear{.x = x, .gain = gain, .bias = bias, .w = w, .linear_bias = bias10, .out = wide});
+    add(LinearResidual{.x = wide, .w = w_back, .bias = bias, .residual = x, .gate = {}, .out = out});
+    add(NormQkvRope{.x = x,
+                    .norm = {.gain = gain, .scale = {}, .shift = {}},
+                    .wq = square,
+                    .wk = k_weight,
+                    .wv = k_weight,
+                    .positions = index6,
+                    .cache_rows = index6,
+                    .table = rope_table,
+                    .q = q,
+                    .k_cache = cache,
+                    .v_cache = v_cache});
+    add(NormGateUpGelu{
+        .x = x, .norm = {.gain = gain, .scale = {}, .shift = {}}, .w_gate = w, .w_up = w, .out = other_wide});
+  }
+
+  const std::vector<Op>& ops() const { return ops_; }
+  const Recorder& values() const { return recorder_; }
+
+  // The sample of this name.
+  template <class Args>
+  Args get() const {
+    for (const Op& op : ops_) {
+      if (const Args* args = std::get_if<Args>(&op.args)) return *args;
+    }
+    throw std::logic_error("no sample");
+  }
+
+ private:
+  Tensor make(const std::string& name, const Shape& shape, DType dtype = DType::kF32) {
+    return recorder_.input(name, dtype, shape);
+  }
+  template <class Args>
+  void add(Args args) {
+    ops_.push_back({std::move(args), "here"});
+  }
+
+  Recorder recorder_;
+  std::vector<Op> ops_;
+};
+
+}  // namespace tendon::test
