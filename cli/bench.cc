@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "commands.h"
+#include "base/check.h"
 #include "ops/cost.h"
 #include "session.h"
 #include "version.h"

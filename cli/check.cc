@@ -1,6 +1,7 @@
 // tendon check: how far each stage is from a reference: the CPU backend in f32, or a file of golden values.
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "checkpoint/safetensors.h"
 #include "commands.h"
 #include "compare.h"

@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "checkpoint/stats_files.h"
 #include "commands.h"
 #include "engine/noise.h"

@@ -1,4 +1,5 @@
 #include "session.h"
+#include "base/check.h"
 
 #include <sys/resource.h>
 #include <unistd.h>

@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "base/convert.h"
 
 #include <cstring>

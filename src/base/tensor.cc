@@ -4,7 +4,18 @@
 
 #include <vector>
 
+#include "base/check.h"
+
 namespace tendon {
+
+Shape::Shape(std::initializer_list<int64_t> dims) {
+  for (const int64_t dim : dims) push_back(dim);
+}
+
+void Shape::push_back(int64_t dim) {
+  TENDON_CHECK(rank_ < kMaxRank, "shape of rank {}", rank_ + 1);
+  dims_[static_cast<size_t>(rank_++)] = dim;
+}
 
 std::string to_string(const Shape& shape) {
   std::vector<int64_t> dims;

@@ -6,28 +6,21 @@
 #include <initializer_list>
 #include <string>
 
-#include "base/check.h"
 #include "base/dtype.h"
 
 namespace tendon {
 
-// Up to four dimensions, row-major.
+// Up to four dimensions, row-major. More throw Error(kInternal).
 class Shape {
  public:
   static constexpr int kMaxRank = 4;
 
   Shape() = default;
-  Shape(std::initializer_list<int64_t> dims) {
-    TENDON_CHECK(dims.size() <= kMaxRank, "shape of rank {}", dims.size());
-    for (const int64_t dim : dims) dims_[static_cast<size_t>(rank_++)] = dim;
-  }
+  Shape(std::initializer_list<int64_t> dims);
 
   int rank() const { return rank_; }
   int64_t operator[](int axis) const { return dims_[static_cast<size_t>(axis < 0 ? axis + rank_ : axis)]; }
-  void push_back(int64_t dim) {
-    TENDON_CHECK(rank_ < kMaxRank, "shape of rank {}", rank_ + 1);
-    dims_[static_cast<size_t>(rank_++)] = dim;
-  }
+  void push_back(int64_t dim);
   int64_t elements() const {
     int64_t product = 1;
     for (int axis = 0; axis < rank_; ++axis) product *= (*this)[axis];

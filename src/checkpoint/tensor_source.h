@@ -5,6 +5,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/check.h"
 #include "base/tensor.h"
 
 namespace tendon {

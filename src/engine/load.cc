@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "engine/load.h"
 
 namespace tendon {

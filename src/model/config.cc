@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "model/config.h"
 
 #include <cmath>

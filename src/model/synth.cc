@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "model/synth.h"
 
 #include <sys/mman.h>

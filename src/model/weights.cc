@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "model/weights.h"
 
 #include <algorithm>

@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "ops/ops.h"
 
 #include <fmt/format.h>

@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "plan/plan.h"
 
 #include <algorithm>

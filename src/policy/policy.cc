@@ -1,3 +1,4 @@
+#include "base/check.h"
 #include "policy/policy.h"
 
 #include <algorithm>

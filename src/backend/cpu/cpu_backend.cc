@@ -12,6 +12,7 @@
 #include <sys/mman.h>
 
 #include "backend/cpu/op_table.h"
+#include "base/check.h"
 
 namespace tendon {
 namespace {

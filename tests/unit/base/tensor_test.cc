@@ -5,6 +5,8 @@
 #include <numeric>
 #include <vector>
 
+#include "base/check.h"
+
 namespace tendon {
 namespace {
 
