@@ -1,8 +1,11 @@
-#include "base/check.h"
 #include "model/config.h"
 
+#include <algorithm>
+#include <charconv>
 #include <cmath>
+#include <system_error>
 
+#include "base/check.h"
 #include "model/names.h"
 
 namespace tendon {
@@ -22,9 +25,20 @@ Shape shape_of(const TensorSource& source, const std::string& name, int rank) {
   return shape;
 }
 
-int64_t count_layers(const TensorSource& source, const std::string& prefix, const std::string& suffix) {
+// One more than the largest layer number under `prefix`, whatever tensor of that layer it is: a layer that lacks one
+// tensor is a layer still, and load_weights names what it lacks.
+int64_t count_layers(const TensorSource& source, const std::string& prefix) {
+  constexpr int64_t kMaxLayers = 1000;
   int64_t layers = 0;
-  while (source.contains(prefix + std::to_string(layers) + suffix)) ++layers;
+  for (const std::string& name : source.names()) {
+    if (!name.starts_with(prefix)) continue;
+    int64_t number = -1;
+    const char* const begin = name.data() + prefix.size();
+    const char* const end = name.data() + name.size();
+    const auto [rest, error] = std::from_chars(begin, end, number);
+    if (error == std::errc{} && rest != end && *rest == '.' && number >= 0 && number < kMaxLayers)
+      layers = std::max(layers, number + 1);
+  }
   return layers;
 }
 
@@ -62,12 +76,12 @@ ModelConfig infer_model_config(const TensorSource& source, const CheckpointConfi
                     positions[0]);
   }
   vision.image_size = side * vision.patch;
-  vision.depth = count_layers(source, kVision + "encoder.layers.", ".layer_norm1.weight");
+  vision.depth = count_layers(source, kVision + "encoder.layers.");
   vision.mlp = shape_of(source, kVision + "encoder.layers.0.mlp.fc1.weight", 2)[0];
   vision.heads = heads_or(config.vision_heads, vision.width, 72, "vision heads", source);
 
-  model.depth = count_layers(source, kPrefix + "layers.", ".self_attn.k_proj.weight");
-  const int64_t expert_depth = count_layers(source, kExpert + "layers.", ".self_attn.k_proj.weight");
+  model.depth = count_layers(source, kPrefix + "layers.");
+  const int64_t expert_depth = count_layers(source, kExpert + "layers.");
   if (model.depth != expert_depth || model.depth == 0) {
     throw_bad_input("{}: the language model has {} layers and the action expert {}; they must be equal.",
                     source.description(), model.depth, expert_depth);

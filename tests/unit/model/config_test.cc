@@ -126,10 +126,23 @@ TEST(ModelConfig, HeadCountsThatDoNotFitAreRefused) {
 
 TEST(ModelConfig, StacksOfUnequalDepthAreRefused) {
   ShapeSource source(tiny_config(Variant::kPi0));
-  source.drop(kExpert + "layers.2.self_attn.k_proj.weight");
+  for (const std::string& name : std::vector(source.names())) {
+    if (name.starts_with(kExpert + "layers.2.")) source.drop(name);
+  }
   const std::string text =
       message_of(ErrorKind::kBadInput, [&] { infer_model_config(source, tiny_statement(), Variant::kPi0); });
   EXPECT_TRUE(contains(text, "3 layers") && contains(text, "expert 2")) << text;
+}
+
+// A layer that lacks one tensor is still a layer: load_weights says what is missing.
+TEST(ModelConfig, DepthDoesNotHangOnOneTensor) {
+  ShapeSource source(tiny_config(Variant::kPi0));
+  for (const char* const tensor : {"layers.1.self_attn.k_proj.weight", "layers.2.self_attn.k_proj.weight"}) {
+    source.drop(kExpert + tensor);
+    EXPECT_EQ(infer_model_config(source, tiny_statement(), Variant::kPi0).depth, 3) << tensor;
+  }
+  source.set(kExpert + "layers.999999999.self_attn.k_proj.weight", {16, 32});  // no layer, but an unexpected tensor
+  EXPECT_EQ(infer_model_config(source, tiny_statement(), Variant::kPi0).depth, 3);
 }
 
 TEST(ModelConfig, BrokenShapesAreNamed) {
