@@ -45,7 +45,7 @@ int main(int argc, char** argv) {
   CLI::App app{
       "tendon runs the π0 and π0.5 robot policies.\n"
       "Exit codes: 0 ok, 1 a check failed, 2 bad use, 3 bad input (file, checkpoint), 4 device."};
-  app.require_subcommand(1);
+  app.require_subcommand(0, 1);  // none is reported below: a mistyped one is then named by the parser
   app.set_version_flag("--version", TENDON_VERSION);
   const std::vector<std::pair<const char*, Command (*)(CLI::App&)>> adders = {
       {"card, build, model, op → kernel table, folds, memory", add_info},
@@ -68,5 +68,6 @@ int main(int argc, char** argv) {
   for (const auto& [sub, command] : commands) {
     if (sub->parsed()) return run_command(command);
   }
+  std::fprintf(stderr, "A subcommand is required\nRun with --help for more information.\n");
   return kExitBadUse;
 }

@@ -163,7 +163,9 @@ Command add_run(CLI::App& app) {
   app.add_option("--tokenizer", options->tokenizer, "paligemma_tokenizer.model");
   app.add_flag("--strict-prompt", options->strict_prompt, "refuse a prompt over the budget instead of cutting it");
   app.add_option("--noise", options->noise, "starting noise (H, action_dim) as .npy");
-  app.add_option("--seed", options->seed, "seed of the starting noise")->capture_default_str();
+  app.add_option("--seed", options->seed, "seed of the starting noise")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--norm-stats", options->norm_stats, "norm_stats.json to use instead of the checkpoint's");
   app.add_option("--asset-id", options->asset_id, "which of the checkpoint's statistics");
   app.add_option("--out", options->out, "also write the actions to a .json or .npy file");
