@@ -10,14 +10,21 @@
 // #29: concerns a reader of JAX checkpoints, which there is none of yet
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <deque>
 #include <functional>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <span>
+#include <string>
+#include <utility>
+#include <variant>
+#include <vector>
 
 #include "backend/registry.h"
 #include "base/convert.h"

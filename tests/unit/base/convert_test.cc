@@ -2,10 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <cmath>
+#include <cstdint>
 #include <random>
+#include <vector>
 
 #include <omp.h>
+
+#include "base/check.h"
 
 namespace tendon {
 namespace {

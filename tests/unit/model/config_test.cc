@@ -2,6 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/check.h"
 #include "model/names.h"
 #include "shape_source.h"
 

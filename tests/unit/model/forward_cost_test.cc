@@ -2,7 +2,11 @@
 // numbers derived by hand, and no operation whose result nothing reads. Nothing is computed; weights have shapes only.
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <set>
+#include <string>
+#include <string_view>
+#include <vector>
 
 #include "model/forward.h"
 #include "ops/compose.h"

@@ -2,12 +2,16 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
+#include <string>
+#include <vector>
 
 #include <unistd.h>
 
+#include "base/check.h"
 #include "base/convert.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"

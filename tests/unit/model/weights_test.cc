@@ -3,8 +3,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <set>
+#include <string>
+#include <vector>
 
+#include "base/check.h"
 #include "model/names.h"
 #include "shape_source.h"
 

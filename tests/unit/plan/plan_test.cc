@@ -2,12 +2,20 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
+#include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <memory>
 #include <random>
 #include <set>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
 
 #include "backend/registry.h"
+#include "base/check.h"
 #include "samples.h"
 
 namespace tendon::test {

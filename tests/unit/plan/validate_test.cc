@@ -1,7 +1,10 @@
 #include <gtest/gtest.h>
 
 #include <set>
+#include <string>
+#include <variant>
 
+#include "base/check.h"
 #include "samples.h"
 
 namespace tendon::test {
