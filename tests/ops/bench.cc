@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <ctime>
 #include <fstream>
 
 #include <fmt/format.h>
@@ -18,9 +19,18 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double seconds_of(const std::function<void()>& call) {
+double cpu_seconds() {
+  timespec time{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &time);
+  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
+}
+
+// With cpu_threads: the CPU time of the whole process over the threads, what the call would take on idle cores.
+double seconds_of(const std::function<void()>& call, int cpu_threads) {
   const Clock::time_point start = Clock::now();
+  const double cpu_start = cpu_seconds();
   call();
+  if (cpu_threads > 0) return (cpu_seconds() - cpu_start) / cpu_threads;
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
@@ -29,12 +39,12 @@ struct Timing {
 };
 
 // Times several calls in turn, so that a busy machine slows all of them alike.
-std::vector<Timing> time_in_turn(const std::vector<std::function<void()>>& calls, double seconds) {
+std::vector<Timing> time_in_turn(const std::vector<std::function<void()>>& calls, double seconds, int cpu_threads) {
   std::vector<std::vector<double>> samples(calls.size());
   for (const auto& call : calls) call();  // warm up
   const Clock::time_point start = Clock::now();
   do {
-    for (size_t i = 0; i < calls.size(); ++i) samples[i].push_back(seconds_of(calls[i]));
+    for (size_t i = 0; i < calls.size(); ++i) samples[i].push_back(seconds_of(calls[i], cpu_threads));
   } while (std::chrono::duration<double>(Clock::now() - start).count() < seconds * static_cast<double>(calls.size()) ||
            samples[0].size() < 3);
   std::vector<Timing> timings;
@@ -95,7 +105,7 @@ int run_bench(const CommandOptions& options) {
         });
       }
     }
-    std::vector<Timing> timings = time_in_turn(calls, options.seconds);
+    std::vector<Timing> timings = time_in_turn(calls, options.seconds, options.cpu_time ? info.threads_or_sms : 0);
     if (!status.is_ok()) throw Error(ErrorKind::kInternal, status.message());
     timings[0].best /= repeats, timings[0].median /= repeats;
     for (size_t i = 1; i < timings.size(); ++i) timings[i].best /= copies, timings[i].median /= copies;

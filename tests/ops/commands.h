@@ -13,6 +13,7 @@ struct CommandOptions {
   std::string filter;     // part of a case's name
   std::string json_path;  // bench: also write the rows there
   double seconds = 0.25;  // bench: time for each shape
+  bool cpu_time = false;  // bench: CPU time over the threads instead of wall time
   bool slow = false;      // test: the slow cases instead of the others
   bool verbose = false;
 };

@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kHelp = R"(op_check test      [--slow] [--verbose]   every operation against the oracle
 op_check self-test [--verbose]            plants faults in results: all must be found
 op_check bench     [--seconds S] [--json FILE|-]   time of the real shapes, × the vendor library
+                   [--cpu-time]           on a busy machine: CPU time / threads (set OMP_WAIT_POLICY=passive)
 op_check support                          which operation has which kernel (markdown)
   --backend NAME   cpu (default)          --threads N   CPU threads, 0 = all
   --device N       GPU index              --filter TEXT only cases whose name holds TEXT
@@ -45,6 +46,8 @@ int run(int argc, char** argv) {
       options.seconds = std::atof(value());
     } else if (word == "--json") {
       options.json_path = value();
+    } else if (word == "--cpu-time") {
+      options.cpu_time = true;
     } else if (word == "--slow") {
       options.slow = true;
     } else if (word == "--verbose") {

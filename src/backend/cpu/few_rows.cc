@@ -29,18 +29,22 @@
 
 namespace tendon {
 
-void few_rows_pack(const Tensor& x, float* packed) {
+TENDON_CPU_CLONES void few_rows_pack(const Tensor& x, int64_t begin, int64_t end, float* packed) {
   const int64_t k = x.cols();
   const int64_t stride = few_rows_stride(k);
-  for (int64_t row = 0; row < x.rows(); ++row) {
-    float* out = packed + row * stride;
-    for (int64_t begin = 0; begin < stride; begin += 32) {
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t col = 0; col < stride; col += 32) {
       float tile[32] = {};
-      const int64_t count = std::min<int64_t>(32, k - begin);
-      const float* values = load_tile(x, row, begin, count, tile);
+      const int64_t count = std::min<int64_t>(32, k - col);
+      const float* values = load_tile(x, row, col, count, tile);
+      if (count < 32 && values != tile) {
+        std::copy_n(values, count, tile);
+        values = tile;
+      }
+      float* out = packed + row * stride + col;
       for (int64_t i = 0; i < 16; ++i) {
-        out[begin + i] = 2 * i < count ? values[2 * i] : 0.0F;
-        out[begin + 16 + i] = 2 * i + 1 < count ? values[2 * i + 1] : 0.0F;
+        out[i] = values[2 * i];
+        out[16 + i] = values[2 * i + 1];
       }
     }
   }

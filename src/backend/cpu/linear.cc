@@ -109,7 +109,7 @@ class LinearKernel final : public CpuKernel {
   Status run() noexcept override {
     if (m_ == 0 || n_ == 0) return Status::ok();
     if (path_ == Path::kFewRows) {
-      few_rows_pack(a_.x, packed_x_);
+      parallel_for(m_, row_grain(k_), [&](int64_t begin, int64_t end) { few_rows_pack(a_.x, begin, end, packed_x_); });
     } else if (widens_x_) {
       parallel_for(m_, row_grain(k_),
                    [&](int64_t begin, int64_t end) { widen_rows(a_.x, begin, end, packed_x_ + begin * k_); });

@@ -43,7 +43,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
       squares += d * d;
     }
   }
-  const float scale = rsqrtf(block_sum(squares, shared) / width + eps);
+  const float scale = 1.0F / sqrtf(block_sum(squares, shared) / width + eps);
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
     const int col = i * kThreads + static_cast<int>(threadIdx.x);

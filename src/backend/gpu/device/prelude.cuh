@@ -87,15 +87,11 @@ TENDON_DEVICE void store_vec(T* p, const Vec<T>& v) {
 
 // --- functions ----------------------------------------------------------------------------------------------------
 
-// tanh by one exponential: absolute error below 2e-7 over the whole range.
-TENDON_DEVICE float tanh_(float x) {
-  const float e = __expf(-2.0F * fabsf(x));
-  const float t = __fdividef(1.0F - e, 1.0F + e);
-  return copysignf(t, x);
-}
+// ½x(1 + tanh(u)) = x / (1 + exp(-2u)): no cancellation in the tails.
 TENDON_DEVICE float gelu_tanh(float x) {
-  return 0.5F * x * (1.0F + tanh_(0.7978845608028654F * (x + 0.044715F * x * x * x)));
+  const float u = 0.7978845608028654F * (x + 0.044715F * x * x * x);
+  return x / (1.0F + expf(-2.0F * u));
 }
-TENDON_DEVICE float silu(float x) { return __fdividef(x, 1.0F + __expf(-x)); }
+TENDON_DEVICE float silu(float x) { return x / (1.0F + expf(-x)); }
 
 }  // namespace tendon::gpu
