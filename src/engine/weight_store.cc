@@ -1,5 +1,6 @@
 #include "engine/weight_store.h"
 
+#include <algorithm>
 #include <vector>
 
 #include "base/convert.h"
@@ -20,11 +21,12 @@ bool is_needed(const WeightSpec& spec, const Folds& folds) {
   }
 }
 
-DType kept_dtype(const WeightSpec& spec, DType stored, DType compute) {
+// `widens`: the backend's products take bf16 weights with f32 rows.
+DType kept_dtype(const WeightSpec& spec, DType stored, DType compute, bool widens) {
   const bool is_matrix = spec.shape.rank() == 2 && spec.role != WeightRole::kFloat;
   if (!is_matrix) return DType::kF32;
   const bool for_f32_operand = spec.role == WeightRole::kTimeOnly || compute == DType::kF32;
-  if (for_f32_operand) return stored == DType::kBf16 ? DType::kBf16 : DType::kF32;
+  if (for_f32_operand) return stored == DType::kBf16 && widens ? DType::kBf16 : DType::kF32;
   return DType::kBf16;
 }
 
@@ -37,14 +39,19 @@ Tensor as_matrix(const Tensor& tensor) {
 // Gathers what goes into the block, then fills it in one pass.
 class BlockBuilder {
  public:
-  void add(const Tensor& host, DType dtype, Tensor* target) {
-    items_.push_back({host, dtype, target, bytes_});
-    const size_t bytes = static_cast<size_t>(host.elements()) * dtype_bytes(dtype);
-    bytes_ += (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
-  }
+  void add(const Tensor& host, DType dtype, Tensor* target) { items_.push_back({host, dtype, target, 0}); }
 
-  DeviceBlock build(Backend& backend) const {
-    DeviceBlock block(backend, bytes_);
+  // Matrices come first, in the order of the visit: q, k and v of a layer, and gate and up, lie one behind the other,
+  // so that a backend can run them as one product.
+  DeviceBlock build(Backend& backend) {
+    std::ranges::stable_partition(items_, [](const Item& item) { return item.host.shape.rank() == 2; });
+    size_t bytes_in_all = 0;
+    for (Item& item : items_) {
+      item.offset = bytes_in_all;
+      const size_t bytes = static_cast<size_t>(item.host.elements()) * dtype_bytes(item.dtype);
+      bytes_in_all += (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    }
+    DeviceBlock block(backend, bytes_in_all);
     std::vector<char> staging;
     for (const Item& item : items_) {
       void* const device = static_cast<char*>(block.data()) + item.offset;
@@ -71,7 +78,6 @@ class BlockBuilder {
     size_t offset;
   };
   std::vector<Item> items_;
-  size_t bytes_ = 0;
 };
 
 }  // namespace
@@ -82,7 +88,7 @@ WeightStore::WeightStore(Backend& backend, const Weights& host, const ModelConfi
   BlockBuilder block;
   visit_weights(weights_, config, [&](const WeightSpec& spec, Tensor& tensor) {
     const Tensor stored = as_matrix(tensor);
-    const DType dtype = kept_dtype(spec, stored.dtype, compute);
+    const DType dtype = kept_dtype(spec, stored.dtype, compute, backend.uses_host_memory());
     if (!is_needed(spec, folds)) {
       tensor = {};
     } else if (backend.uses_host_memory() && stored.dtype == dtype) {
