@@ -1,5 +1,5 @@
-#include "base/check.h"
 #include "engine/engine.h"
+#include "base/check.h"
 
 #include <algorithm>
 #include <cmath>

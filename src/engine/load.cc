@@ -1,5 +1,5 @@
-#include "base/check.h"
 #include "engine/load.h"
+#include "base/check.h"
 
 namespace tendon {
 namespace {
