@@ -142,6 +142,15 @@ INSTANTIATE_TEST_SUITE_P(Tiny, EngineTest,
                                          Param{"tiny_pi05", DType::kF32}, Param{"tiny_pi05", DType::kBf16}),
                          param_name);
 
+using Pi05Test = EngineTest;
+INSTANTIATE_TEST_SUITE_P(Tiny, Pi05Test,
+                         testing::Values(Param{"tiny_pi05", DType::kF32}, Param{"tiny_pi05", DType::kBf16}),
+                         param_name);
+using Bf16Test = EngineTest;
+INSTANTIATE_TEST_SUITE_P(Tiny, Bf16Test,
+                         testing::Values(Param{"tiny_pi0", DType::kBf16}, Param{"tiny_pi05", DType::kBf16}),
+                         param_name);
+
 // --- determinism ----------------------------------------------------------------------------------------------------
 
 TEST_P(EngineTest, SameInputGivesSameBytes) {
@@ -177,8 +186,7 @@ TEST_P(EngineTest, EveryInputMatters) {
   EXPECT_EQ(same_bytes(actions, infer(engine, changed)), pi05()) << "state";
 }
 
-TEST_P(EngineTest, Pi05DoesNotReadTheState) {
-  if (!pi05()) GTEST_SKIP() << "π0 reads it";
+TEST_P(Pi05Test, DoesNotReadTheState) {
   Engine engine = make();
   Request request(model_.config, 1);
   const std::vector<float> actions = infer(engine, request);
@@ -569,8 +577,7 @@ TEST_P(EngineTest, StoredPrecisionDoesNotMatter) {
   }
 }
 
-TEST_P(EngineTest, Bf16IsCloseToF32) {
-  if (GetParam().f32()) GTEST_SKIP() << "the bf16 cases compare both";
+TEST_P(Bf16Test, IsCloseToF32) {
   Engine low = make(model_, options(10));
   EngineOptions high_options = options(10);
   high_options.precision = DType::kF32;
