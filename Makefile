@@ -19,7 +19,7 @@ format:        ## rewrite the sources with clang-format
 	@scripts/format.sh
 format-check:  ## fail when `make format` would change something
 	@scripts/format.sh --check
-asan:          ## unit, op and golden tests under ASan and UBSan
+asan:          ## all but the slow tests under ASan and UBSan
 	@scripts/asan.sh
 fuzz:          ## fuzz the parsers (SECONDS=60)
 	@scripts/fuzz.sh $(or $(SECONDS),60)

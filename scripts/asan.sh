@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Unit, op and golden tests under AddressSanitizer and UndefinedBehaviorSanitizer.
+# Unit, op, golden and end-to-end tests under AddressSanitizer and UndefinedBehaviorSanitizer.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

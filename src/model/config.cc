@@ -119,9 +119,11 @@ ModelConfig infer_model_config(const TensorSource& source, const CheckpointConfi
 
 namespace {
 
-int64_t choose(const LengthChoice& choice, std::optional<int64_t> stated, const char* what, const char* flag,
-               const char* advice) {
-  const std::optional<int64_t> value = choice.option ? choice.option : choice.preset ? choice.preset : stated;
+int64_t choose(const LengthChoice& choice, std::optional<int64_t> stated, bool statement_first, const char* what,
+               const char* flag, const char* advice) {
+  const std::optional<int64_t> first = statement_first ? stated : choice.preset;
+  const std::optional<int64_t> second = statement_first ? choice.preset : stated;
+  const std::optional<int64_t> value = choice.option ? choice.option : first ? first : second;
   if (!value) {
     throw_bad_input(
         "The {} is unknown: the checkpoint's config.json does not say it and it cannot be read off the weights. {} or "
@@ -136,9 +138,10 @@ int64_t choose(const LengthChoice& choice, std::optional<int64_t> stated, const 
 
 void choose_lengths(ModelConfig& model, const CheckpointConfig& config, const LengthChoice& horizon,
                     const LengthChoice& max_token_len) {
-  model.horizon = choose(horizon, config.horizon, "action horizon", "--horizon", "Name a --preset");
-  model.max_token_len =
-      choose(max_token_len, config.max_token_len, "prompt budget in tokens", "--max-tokens", "Name a --preset");
+  const bool statement_first = config.kind == ConfigKind::kLerobot;
+  model.horizon = choose(horizon, config.horizon, statement_first, "action horizon", "--horizon", "Name a --preset");
+  model.max_token_len = choose(max_token_len, config.max_token_len, statement_first, "prompt budget in tokens",
+                               "--max-tokens", "Name a --preset");
 }
 
 ModelConfig full_config(Variant variant) {

@@ -46,8 +46,9 @@ struct ModelConfig {
 // Error(kBadInput) naming the tensor when one is missing or its rank is off.
 ModelConfig infer_model_config(const TensorSource& source, const CheckpointConfig& config, Variant variant);
 
-// Fills horizon and token budget: option, else preset, else config. Throws Error(kBadInput) that asks for them when
-// nobody says, and when they are not positive.
+// Fills horizon and token budget: the option, else the preset, else the config; a LeRobot config (chunk_size,
+// tokenizer_max_length) is of this very policy and comes before the preset. Throws Error(kBadInput) that asks for them
+// when nobody says, and when they are not positive.
 struct LengthChoice {
   std::optional<int64_t> option, preset;
 };
