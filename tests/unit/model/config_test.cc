@@ -183,6 +183,18 @@ TEST(ChooseLengths, OptionThenPresetThenConfig) {
   EXPECT_EQ(model.max_token_len, 64);
 }
 
+TEST(ChooseLengths, LerobotConfigComesBeforeThePreset) {
+  ModelConfig model;
+  CheckpointConfig stated;
+  stated.kind = ConfigKind::kLerobot;
+  stated.horizon = 30;
+  choose_lengths(model, stated, {.option = {}, .preset = 10}, {.option = {}, .preset = 100});
+  EXPECT_EQ(model.horizon, 30);
+  EXPECT_EQ(model.max_token_len, 100);
+  choose_lengths(model, stated, {.option = 15, .preset = 10}, {.option = {}, .preset = 100});
+  EXPECT_EQ(model.horizon, 15);
+}
+
 TEST(ChooseLengths, UnknownOnesAreAskedForNeverGuessed) {
   ModelConfig model = full_config(Variant::kPi0);
   CheckpointConfig stated;
