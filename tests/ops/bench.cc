@@ -70,7 +70,10 @@ int run_bench(const CommandOptions& options) {
   fmt::print("{} ({}, {} threads or multiprocessors)\n", info.name, info.architecture, info.threads_or_sms);
   fmt::print("{:<36} {:>10} {:>10} {:>8} {:>9} {:>18}\n", "operation", "best µs", "median µs", "GB/s", "GFLOP/s",
              "× library f32 bf16");
-  std::string json = "[";
+  std::string json = fmt::format(
+      "{{\"device\": \"{}\", \"architecture\": \"{}\", \"threads_or_sms\": {}, \"clock\": \"{}\", \"rows\": [",
+      info.name, info.architecture, info.threads_or_sms, options.cpu_time ? "cpu time / threads" : "wall");
+  const char* separator = "";
   for (const Case& test : all_cases()) {
     if (!test.bench || test.name.find(options.filter) == std::string::npos) continue;
     const int copies = copies_of(test);
@@ -126,10 +129,11 @@ int run_bench(const CommandOptions& options) {
     json += fmt::format(
         "{}\n  {{\"name\": \"{}\", \"kernel\": \"{}\", \"best_us\": {:.3f}, \"median_us\": {:.3f}, "
         "\"bytes\": {:.0f}, \"flops\": {:.0f}{}}}",
-        json.size() > 1 ? "," : "", test.name, parts == 1 ? backend->kernel_name(test.op) : std::string("composed"),
+        separator, test.name, parts == 1 ? backend->kernel_name(test.op) : std::string("composed"),
         timings[0].best * 1e6, seconds * 1e6, work.bytes(), work.flops, library_json);
+    separator = ",";
   }
-  json += "\n]\n";
+  json += "\n]}\n";
   if (options.json_path == "-") {
     fmt::print("{}", json);
   } else if (!options.json_path.empty()) {

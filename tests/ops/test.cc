@@ -85,6 +85,7 @@ int run_test(const CommandOptions& options) {
       tally.count(name, run_fault(*backend, fault.bad, fault.expected).failure);
     }
     tally.count("make_backend.unknown", refusal("abacus", ErrorKind::kBadUse));
+    tally.count("make_backend.missing", refusal("hip", ErrorKind::kDevice));
     tally.count("memory", check_memory(*backend));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
