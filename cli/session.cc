@@ -1,5 +1,4 @@
 #include "session.h"
-#include "base/check.h"
 
 #include <sys/resource.h>
 #include <unistd.h>
@@ -7,6 +6,8 @@
 #include <chrono>
 #include <cstdio>
 #include <fstream>
+
+#include "base/check.h"
 
 namespace tendon::cli {
 

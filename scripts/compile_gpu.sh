@@ -36,3 +36,12 @@ mapfile -t hip_sources < <(source_files '*.hip')
 compile_all CUDA "$nvcc" "${cuda_sources[@]}" -- -std=c++20 -O1 -Isrc -gencode=arch=compute_90a,code=sm_90a
 compile_all HIP clang++-22 "${hip_sources[@]}" -- -x hip -std=c++20 -O1 -Isrc -nogpuinc -nogpulib \
   --offload-device-only --no-gpu-bundle-output --offload-arch=gfx942 -mcode-object-version=5
+
+# The host side of the CUDA backend, with the toolkit's headers.
+cuda_include=$(dirname "$(dirname "$(readlink -f "$(command -v "$nvcc" || echo /nonexistent/bin/nvcc)")")")/include
+mapfile -t cuda_host_sources < <(source_files 'src/backend/cuda/*.cc')
+if [[ -f $cuda_include/cublasLt.h ]]; then
+  compile_all 'CUDA host' g++ "${cuda_host_sources[@]}" -- -std=c++20 -O1 -Wall -Wextra -Werror -Isrc -isystem "$cuda_include"
+else
+  say "CUDA host: ${#cuda_host_sources[@]} sources NOT compiled, there is no cublasLt.h"
+fi

@@ -1,8 +1,8 @@
-#include "base/check.h"
 #include "base/convert.h"
 
 #include <cstring>
 
+#include "base/check.h"
 #include "base/parallel.h"
 
 namespace tendon {

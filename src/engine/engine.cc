@@ -1,10 +1,10 @@
 #include "engine/engine.h"
-#include "base/check.h"
 
 #include <algorithm>
 #include <cmath>
 #include <cstring>
 
+#include "base/check.h"
 #include "engine/staging.h"
 
 namespace tendon {

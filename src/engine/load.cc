@@ -1,4 +1,5 @@
 #include "engine/load.h"
+
 #include "base/check.h"
 
 namespace tendon {

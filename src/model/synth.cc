@@ -1,4 +1,3 @@
-#include "base/check.h"
 #include "model/synth.h"
 
 #include <sys/mman.h>
@@ -10,6 +9,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "base/check.h"
 #include "base/convert.h"
 #include "base/parallel.h"
 #include "base/simd.h"

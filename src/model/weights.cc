@@ -1,4 +1,3 @@
-#include "base/check.h"
 #include "model/weights.h"
 
 #include <algorithm>
@@ -6,6 +5,7 @@
 
 #include <fmt/ranges.h>
 
+#include "base/check.h"
 #include "model/names.h"
 
 namespace tendon {

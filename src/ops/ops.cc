@@ -1,7 +1,8 @@
-#include "base/check.h"
 #include "ops/ops.h"
 
 #include <fmt/format.h>
+
+#include "base/check.h"
 
 namespace tendon {
 namespace {

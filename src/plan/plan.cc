@@ -1,8 +1,8 @@
-#include "base/check.h"
 #include "plan/plan.h"
 
 #include <algorithm>
 
+#include "base/check.h"
 #include "ops/compose.h"
 #include "plan/buffers.h"
 

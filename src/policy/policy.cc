@@ -1,9 +1,9 @@
-#include "base/check.h"
 #include "policy/policy.h"
 
 #include <algorithm>
 #include <chrono>
 
+#include "base/check.h"
 #include "policy/resize.h"
 
 namespace tendon {

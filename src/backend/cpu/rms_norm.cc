@@ -1,6 +1,5 @@
 // rms_norm: out = x / sqrt(mean(x²) + eps) · (1 + gain). Statistics in double, the product in f32, one rounding.
 #include <algorithm>
-#include <cmath>
 
 #include "backend/cpu/op_table.h"
 #include "backend/cpu/tile.h"
@@ -12,13 +11,7 @@ TENDON_CPU_CLONES void rms_norm_rows(const RmsNorm& a, int64_t begin, int64_t en
   float x_tile[kTile], gain_tile[kTile], out_tile[kTile];
   const int64_t width = a.x.cols();
   for (int64_t row = begin; row < end; ++row) {
-    double squares = 0;
-    for (int64_t col = 0; col < width; col += kTile) {
-      const int64_t count = std::min(kTile, width - col);
-      squares += sum_squares(load_tile(a.x, row, col, count, x_tile), count, 0.0);
-    }
-    const float inverse =
-        static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(a.eps)));
+    const float inverse = inverse_rms(a.x, row, a.eps);
     for (int64_t col = 0; col < width; col += kTile) {
       const int64_t count = std::min(kTile, width - col);
       const float* x = load_tile(a.x, row, col, count, x_tile);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -101,6 +102,18 @@ TENDON_CPU_INLINE double sum_squares(const float* x, int64_t count, double mean)
   }
   for (int lane = 0; lane < 8; ++lane) total += partial[lane];
   return total;
+}
+
+// 1 / sqrt(mean(x²) + eps) of one row.
+TENDON_CPU_INLINE float inverse_rms(const Tensor& x, int64_t row, float eps) {
+  float buffer[kTile];
+  const int64_t width = x.cols();
+  double squares = 0;
+  for (int64_t col = 0; col < width; col += kTile) {
+    const int64_t count = width - col < kTile ? width - col : kTile;
+    squares += sum_squares(load_tile(x, row, col, count, buffer), count, 0.0);
+  }
+  return static_cast<float>(1.0 / std::sqrt(squares / static_cast<double>(width) + static_cast<double>(eps)));
 }
 
 }  // namespace tendon
