@@ -79,10 +79,13 @@ int run_test(const CommandOptions& options) {
     }
   }
   if (!options.slow && options.filter.empty()) {
-    int number = 0;
-    for (const Fault& fault : all_faults()) {
-      const std::string name = fmt::format("{} {}", fault.bad.name, number++);
-      tally.count(name, run_fault(*backend, fault.bad, fault.expected).failure);
+    // Kernels of a card trust their index buffers: the engine makes these itself, from tokens that it has checked.
+    if (backend->uses_host_memory()) {
+      int number = 0;
+      for (const Fault& fault : all_faults()) {
+        const std::string name = fmt::format("{} {}", fault.bad.name, number++);
+        tally.count(name, run_fault(*backend, fault.bad, fault.expected).failure);
+      }
     }
     tally.count("make_backend.unknown", refusal("abacus", ErrorKind::kBadUse));
     tally.count("make_backend.missing", refusal("hip", ErrorKind::kDevice));
