@@ -4,6 +4,7 @@
 #include <chrono>
 #include <cstdio>
 #include <ctime>
+#include <deque>
 #include <fstream>
 
 #include <fmt/format.h>
@@ -78,10 +79,11 @@ int run_bench(const CommandOptions& options) {
     if (!test.bench || test.name.find(options.filter) == std::string::npos) continue;
     const int copies = copies_of(test);
     std::vector<Value> values;
-    std::vector<std::vector<std::byte>> contents;
+    std::deque<std::vector<std::byte>> bytes;
+    std::vector<const std::vector<std::byte>*> contents;
     for (size_t i = 0; i < test.buffers.size(); ++i) {
       values.push_back(test.buffers[i].value);
-      contents.push_back(make_bytes(test.buffers[i], i + 1));
+      contents.push_back(&bytes.emplace_back(make_bytes(test.buffers[i], i + 1)));
     }
     std::vector<Op> ops = operations_for(backend.get(), test.op, values);
     const size_t parts = ops.size();

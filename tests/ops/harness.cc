@@ -71,6 +71,12 @@ void compare(const Case& test, size_t buffer, const OracleBuffer& oracle, const 
   }
 }
 
+std::vector<const std::vector<std::byte>*> pointers(const std::vector<std::vector<std::byte>>& contents) {
+  std::vector<const std::vector<std::byte>*> list;
+  for (const std::vector<std::byte>& content : contents) list.push_back(&content);
+  return list;
+}
+
 struct Prepared {
   std::vector<Value> values;                     // of the case, then temporaries
   std::vector<std::vector<std::byte>> contents;  // of the case's buffers
@@ -131,22 +137,22 @@ std::vector<Op> operations_for(const Backend* backend, const Op& op, std::vector
 }
 
 BoundOps::BoundOps(Backend& backend, std::vector<Op> ops, const std::vector<Value>& values,
-                   const std::vector<std::vector<std::byte>>& bytes)
+                   const std::vector<const std::vector<std::byte>*>& contents)
     : backend_(backend), operations_(ops.size()) {
   size_t workspace_bytes = 0;
   for (const Op& op : ops) workspace_bytes = std::max(workspace_bytes, backend.workspace_bytes(op));
   for (size_t i = 0; i <= values.size(); ++i) {
     Block block;
-    if (i < bytes.size()) {
-      block.initial = bytes[i];
+    if (i < contents.size()) {
+      block.initial = contents[i];
     } else {
       const size_t size = i == values.size()
                               ? workspace_bytes
                               : static_cast<size_t>(values[i].shape.elements()) * dtype_bytes(values[i].dtype);
-      block.initial.assign(size, std::byte{0xff});
+      block.initial = &nan_contents_.emplace_back(size, std::byte{0xff});
     }
     names_.push_back(i == values.size() ? "the workspace" : fmt::format("buffer {} ({})", i, values[i].name));
-    block.memory = DeviceBlock(backend, block.initial.size() + 2 * kGuardBytes);
+    block.memory = DeviceBlock(backend, block.initial->size() + 2 * kGuardBytes);
     blocks_.push_back(std::move(block));
   }
   reset();
@@ -161,8 +167,8 @@ BoundOps::BoundOps(Backend& backend, std::vector<Op> ops, const std::vector<Valu
 }
 
 void BoundOps::upload(Block& block) {
-  std::vector<std::byte> whole(block.initial.size() + 2 * kGuardBytes, kGuardByte);
-  std::copy(block.initial.begin(), block.initial.end(), whole.begin() + kGuardBytes);
+  std::vector<std::byte> whole(block.initial->size() + 2 * kGuardBytes, kGuardByte);
+  std::copy(block.initial->begin(), block.initial->end(), whole.begin() + kGuardBytes);
   backend_.upload(block.memory.data(), whole.data(), whole.size());
 }
 
@@ -171,7 +177,7 @@ void BoundOps::reset() {
 }
 
 std::vector<std::byte> BoundOps::read(size_t value) const {
-  std::vector<std::byte> bytes(blocks_[value].initial.size());
+  std::vector<std::byte> bytes(blocks_[value].initial->size());
   backend_.download(bytes.data(), static_cast<const char*>(blocks_[value].memory.data()) + kGuardBytes, bytes.size());
   return bytes;
 }
@@ -189,7 +195,7 @@ std::string BoundOps::damaged_guard() const {
   };
   for (size_t i = 0; i < blocks_.size(); ++i) {
     if (damaged(i, 0)) return fmt::format("wrote before the start of {}", names_[i]);
-    if (damaged(i, kGuardBytes + blocks_[i].initial.size()))
+    if (damaged(i, kGuardBytes + blocks_[i].initial->size()))
       return fmt::format("wrote behind the end of {}", names_[i]);
   }
   return "";
@@ -219,7 +225,7 @@ Outcome run_case(Backend& backend, const Case& test, Tamper tamper) {
   std::vector<Value> values = prepared.values;
   const std::vector<Op> ops = operations_for(&backend, test.op, values);
   outcome.composed = ops.size() > 1;
-  BoundOps bound(backend, ops, values, prepared.contents);
+  BoundOps bound(backend, ops, values, pointers(prepared.contents));
   std::vector<std::vector<std::byte>> results;
   OpTimes times;
   for (int run = 0; run < 2; ++run) {
@@ -261,7 +267,7 @@ Outcome run_case(Backend& backend, const Case& test, Tamper tamper) {
 Outcome run_fault(Backend& backend, const Case& bad, const std::string& expected) {
   Outcome outcome;
   Prepared prepared = make_contents(bad);
-  BoundOps bound(backend, {bad.op}, prepared.values, prepared.contents);
+  BoundOps bound(backend, {bad.op}, prepared.values, pointers(prepared.contents));
   const Status status = bound.executable().run(nullptr);
   const std::string message = status.message();
   if (status.code() != StatusCode::kBadInput) {

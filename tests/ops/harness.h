@@ -1,6 +1,7 @@
 // Runs a case on a backend with guard bands and poisoned outputs, and compares every byte with the oracle.
 #pragma once
 
+#include <deque>
 #include <string>
 #include <vector>
 
@@ -39,9 +40,10 @@ std::vector<Op> operations_for(const Backend* backend, const Op& op, std::vector
 // Device memory for values, each between guard bands, and the workspace.
 class BoundOps {
  public:
-  // `bytes` holds the initial content of the first values; the others (temporaries) start as NaN bytes.
+  // `contents` point to the initial content of the first values and must outlive this; the others (temporaries) start
+  // as NaN bytes.
   BoundOps(Backend& backend, std::vector<Op> ops, const std::vector<Value>& values,
-           const std::vector<std::vector<std::byte>>& bytes);
+           const std::vector<const std::vector<std::byte>*>& contents);
 
   Executable& executable() { return *executable_; }
   size_t operations() const { return operations_; }
@@ -54,14 +56,15 @@ class BoundOps {
  private:
   struct Block {
     DeviceBlock memory;
-    std::vector<std::byte> initial;
+    const std::vector<std::byte>* initial = nullptr;
   };
   static constexpr size_t kGuardBytes = 4096;
   static constexpr std::byte kGuardByte{0xa5};
   void upload(Block& block);
 
   Backend& backend_;
-  std::vector<Block> blocks_;  // values, then the workspace
+  std::vector<Block> blocks_;                        // values, then the workspace
+  std::deque<std::vector<std::byte>> nan_contents_;  // of those that the caller did not give
   std::vector<std::string> names_;
   size_t operations_ = 0;
   std::unique_ptr<Executable> executable_;

@@ -25,8 +25,8 @@ std::function<void()> library_matmul(int64_t m, int64_t n, int64_t k, DType dtyp
       dnnl::stream(engine), dnnl::matmul(description), dnnl::memory(x, engine), dnnl::memory(out, engine), {}, 0});
   const auto fill = [&](const dnnl::memory& memory) {
     auto* words = static_cast<uint32_t*>(memory.get_data_handle());
-    for (size_t i = 0; i < memory.get_desc().get_size() / 4; ++i)
-      words[i] = 0x3c003c00U + static_cast<uint32_t>(i % 97);
+    const size_t count = memory.get_desc().get_size() / sizeof(uint32_t);
+    for (size_t i = 0; i < count; ++i) words[i] = 0x3c003c00U + static_cast<uint32_t>(i % 97);
   };
   fill(state->x);
   for (int copy = 0; copy < copies; ++copy) {
