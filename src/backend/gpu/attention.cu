@@ -5,6 +5,7 @@
 // (mma.m16n8k16 bf16, f32 sums), the softmax is the running one in f32. Few rows (the action expert) are spread over
 // the card by splitting the keys; a second kernel joins the parts. Head widths up to 256, padded to a multiple of 16.
 // f32 inputs take a plain kernel, one wave a query row: the checking path.
+#include "backend/gpu/device/mma.cuh"
 #include "backend/gpu/device/prelude.cuh"
 #include "backend/gpu/kernels.h"
 
@@ -42,33 +43,6 @@ struct Args {
     return (static_cast<int64_t>(b) * queries + r / group()) * stride + (kv * group() + r % group()) * width;
   }
 };
-
-TENDON_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
-  asm volatile(
-      "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
-      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
-}
-TENDON_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-TENDON_DEVICE void load_matrices(uint32_t (&r)[4], const Bf16* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(p)));
-}
-TENDON_DEVICE void load_matrices_transposed(uint32_t (&r)[4], const Bf16* p) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3])
-               : "r"(shared_address(p)));
-}
-TENDON_DEVICE void copy_async(Bf16* to, const Bf16* from, bool valid) {
-  const int bytes = valid ? 16 : 0;  // the rest is filled with zeros
-  asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)), "l"(from), "r"(bytes));
-}
-TENDON_DEVICE void copy_commit() { asm volatile("cp.async.commit_group;"); }
-template <int kPending>
-TENDON_DEVICE void copy_wait() {
-  asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
-}
 
 // kWidth: head width rounded up to 16; shared rows are 8 values longer, so that 8 rows fall into different banks.
 template <int kWidth>

@@ -22,6 +22,45 @@ void with_float_type(DType dtype, F&& f) {
   }
 }
 
+// How a kernel is launched. `overlaps`: the kernel may start before the one in front of it has ended, and calls
+// wait_for_producers() before it touches what others write or read. `cluster`: blocks along x that share memory.
+struct LaunchShape {
+  dim3 grid, block;
+  size_t shared_bytes = 0;
+  Stream stream = nullptr;
+  bool overlaps = false;
+  unsigned cluster = 1;
+};
+
+// Launches kKernel(args...). Raises the kernel's shared memory limit at its first launch. Throws Error(kDevice).
+template <auto kKernel, class... Args>
+void launch(const LaunchShape& shape, const Args&... args) {
+  if (shape.shared_bytes > (size_t{48} << 10)) {
+    static const cudaError_t raised = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                                           static_cast<int>(shape.shared_bytes));
+    require(raised, "raising a kernel's shared memory");
+  }
+  cudaLaunchAttribute attributes[2];
+  unsigned count = 0;
+  if (shape.overlaps) {
+    attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes[count++].val.programmaticStreamSerializationAllowed = 1;
+  }
+  if (shape.cluster > 1) {
+    attributes[count].id = cudaLaunchAttributeClusterDimension;
+    attributes[count].val.clusterDim = {shape.cluster, 1, 1};
+    ++count;
+  }
+  cudaLaunchConfig_t config{};
+  config.gridDim = shape.grid;
+  config.blockDim = shape.block;
+  config.dynamicSmemBytes = shape.shared_bytes;
+  config.stream = shape.stream;
+  config.attrs = attributes;
+  config.numAttrs = count;
+  require(cudaLaunchKernelEx(&config, kKernel, args...), "launching a kernel");
+}
+
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 }  // namespace tendon::gpu

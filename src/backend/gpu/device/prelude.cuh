@@ -43,6 +43,21 @@ TENDON_DEVICE float block_sum(float value, float* shared) {
   return total;
 }
 
+// --- overlapping kernels (programmatic dependent launch; nothing before sm_90) -------------------------------------
+
+// The next kernel of the stream may start; what this one writes is visible to it after its wait_for_producers().
+TENDON_DEVICE void launch_dependents() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+// Until the kernels in front have ended and their writes are visible.
+TENDON_DEVICE void wait_for_producers() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+
 // --- bf16 ---------------------------------------------------------------------------------------------------------
 
 TENDON_DEVICE float widen(float value) { return value; }
