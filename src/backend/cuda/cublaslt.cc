@@ -5,11 +5,34 @@
 #include <algorithm>
 #include <cstdint>
 
+#include "backend/cuda/cuda_runtime.h"
 #include "base/check.h"
 
 namespace tendon {
+namespace {
 
-CublasLt::CublasLt() {
+constexpr size_t kWorkspaceBytes = size_t{32} << 20;
+
+}  // namespace
+
+class CublasLtGemm final : public gpu::Gemm {
+ public:
+  CublasLtGemm(const CublasLt& library, const gpu::GemmArgs& args);
+  ~CublasLtGemm() override;
+  CublasLtGemm(const CublasLtGemm&) = delete;
+  CublasLtGemm& operator=(const CublasLtGemm&) = delete;
+
+  void launch(gpu::Stream stream) const override;
+
+ private:
+  const CublasLt& library_;
+  gpu::GemmArgs args_;
+  cublasLtMatmulDesc_t operation_ = nullptr;
+  cublasLtMatrixLayout_t w_ = nullptr, x_ = nullptr, residual_ = nullptr, out_ = nullptr;
+  cublasLtMatmulAlgo_t algorithm_{};
+};
+
+CublasLt::CublasLt(gpu::Runtime& runtime) : runtime_(runtime) {
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}) {
     library_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
     if (library_ != nullptr) break;
@@ -33,9 +56,16 @@ CublasLt::CublasLt() {
   find(preference_set_, "cublasLtMatmulPreferenceSetAttribute");
   find(heuristic_, "cublasLtMatmulAlgoGetHeuristic");
   require(create_(&handle_), "cublasLtCreate");
+  workspace_ = runtime.allocate(kWorkspaceBytes);
+  if (workspace_ == nullptr) {
+    destroy_(handle_);
+    throw_device("Not enough memory on the card for the workspace of cuBLASLt ({} MB). Close other programs on it.",
+                 kWorkspaceBytes >> 20);
+  }
 }
 
 CublasLt::~CublasLt() {
+  runtime_.release(workspace_);
   if (handle_ != nullptr) destroy_(handle_);
   if (library_ != nullptr) dlclose(library_);
 }
@@ -61,8 +91,7 @@ uint32_t alignment_of(const Tensor& t) {
 }  // namespace
 
 // Row-major (M, N) = x · wᵀ is, column by column, (N, M) = w · xᵀ: w comes first and is transposed.
-Gemm::Gemm(const CublasLt& library, const GemmArgs& args, void* workspace)
-    : library_(library), args_(args), workspace_(workspace) {
+CublasLtGemm::CublasLtGemm(const CublasLt& library, const gpu::GemmArgs& args) : library_(library), args_(args) {
   const cudaDataType_t type = args.out.dtype == DType::kBf16 ? CUDA_R_16BF : CUDA_R_32F;
   const auto layout = [&](cublasLtMatrixLayout_t& to, const Tensor& t) {
     library_.require(library_.layout_create_(&to, type, static_cast<uint64_t>(t.cols()),
@@ -90,7 +119,7 @@ Gemm::Gemm(const CublasLt& library, const GemmArgs& args, void* workspace)
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     library_.require(library_.preference_set_(preference, attribute, &value, sizeof(value)), "choosing a product");
   };
-  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, CublasLt::kWorkspaceBytes);
+  prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.w));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args.x));
   prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(args.residual.defined() ? args.residual : args.out));
@@ -107,21 +136,25 @@ Gemm::Gemm(const CublasLt& library, const GemmArgs& args, void* workspace)
   algorithm_ = found.algo;
 }
 
-Gemm::~Gemm() {
+CublasLtGemm::~CublasLtGemm() {
   if (operation_ != nullptr) library_.desc_destroy_(operation_);
   for (cublasLtMatrixLayout_t layout : {w_, x_, residual_, out_}) {
     if (layout != nullptr) library_.layout_destroy_(layout);
   }
 }
 
-void Gemm::launch(cudaStream_t stream) const {
+void CublasLtGemm::launch(gpu::Stream stream) const {
   const float one = 1.0F;
   const float beta = args_.residual.defined() ? 1.0F : 0.0F;
   const void* const c = args_.residual.defined() ? args_.residual.data : args_.out.data;
   library_.require(
       library_.matmul_(library_.handle_, operation_, &one, args_.w.data, w_, args_.x.data, x_, &beta, c, residual_,
-                       args_.out.data, out_, &algorithm_, workspace_, CublasLt::kWorkspaceBytes, stream),
+                       args_.out.data, out_, &algorithm_, library_.workspace_, kWorkspaceBytes, cuda_stream(stream)),
       "cublasLtMatmul");
+}
+
+std::unique_ptr<gpu::Gemm> CublasLt::prepare(const gpu::GemmArgs& args) const {
+  return std::make_unique<CublasLtGemm>(*this, args);
 }
 
 }  // namespace tendon

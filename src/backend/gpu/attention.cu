@@ -291,10 +291,7 @@ int splits_of(const Attention& a) {
 template <int kWidth>
 void launch_tiles(const Args& args, dim3 grid, Stream stream) {
   constexpr int kBytes = (kRows + 4 * kKeys) * (kWidth + 8) * static_cast<int>(sizeof(Bf16));
-  static const cudaError_t raised =
-      cudaFuncSetAttribute(attention_kernel<kWidth>, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  require(raised, "raising the shared memory of attention");
-  attention_kernel<kWidth><<<grid, kThreads, kBytes, stream>>>(args);
+  launch<attention_kernel<kWidth>>({.grid = grid, .block = kThreads, .shared_bytes = kBytes, .stream = stream}, args);
 }
 
 }  // namespace
@@ -332,7 +329,11 @@ void launch_attention(const Attention& a, void* workspace, Stream stream) {
     with_float_type(a.q.dtype, [&]<class T>(T) {
       const dim3 grid(static_cast<unsigned>(args.queries), static_cast<unsigned>(a.heads),
                       static_cast<unsigned>(args.batch));
-      attention_plain_kernel<T><<<grid, kWarpSize, static_cast<size_t>(args.capacity) * sizeof(float), stream>>>(args);
+      launch<attention_plain_kernel<T>>({.grid = grid,
+                                         .block = kWarpSize,
+                                         .shared_bytes = static_cast<size_t>(args.capacity) * sizeof(float),
+                                         .stream = stream},
+                                        args);
     });
     return;
   }
@@ -349,7 +350,8 @@ void launch_attention(const Attention& a, void* workspace, Stream stream) {
   }
   if (args.splits > 1) {
     const unsigned threads = static_cast<unsigned>(ceil_div(args.width, kWarpSize)) * kWarpSize;
-    attention_join_kernel<<<dim3(static_cast<unsigned>(group_rows(a)), groups), threads, 0, stream>>>(args);
+    launch<attention_join_kernel>(
+        {.grid = {static_cast<unsigned>(group_rows(a)), groups}, .block = threads, .stream = stream}, args);
   }
 }
 

@@ -33,7 +33,8 @@ void launch_elementwise(const Tensor& out, Stream stream, const F& f) {
   const dim3 grid(static_cast<unsigned>(ceil_div(out.cols(), kThreads)),
                   static_cast<unsigned>(out.rows() < 65535 ? out.rows() : 65535));
   with_float_type(out.dtype, [&]<class T>(T) {
-    elementwise_kernel<T><<<grid, kThreads, 0, stream>>>(out.as<T>(), out.row_stride, out.rows(), out.cols(), f);
+    launch<elementwise_kernel<T, F>>({.grid = grid, .block = kThreads, .stream = stream}, out.as<T>(), out.row_stride,
+                                     out.rows(), out.cols(), f);
   });
 }
 

@@ -40,8 +40,8 @@ void launch_gelu_mul(const GeluMul& a, Stream stream) {
   if (takes_vectors(a.gate) && takes_vectors(a.up) && takes_vectors(a.out) && a.out.rows() <= 65535) {
     constexpr int kThreads = 256;
     const dim3 grid(static_cast<unsigned>(ceil_div(a.out.cols(), 8 * kThreads)), static_cast<unsigned>(a.out.rows()));
-    gelu_mul_kernel<<<grid, kThreads, 0, stream>>>(a.gate.as<Bf16>(), a.gate.row_stride, a.up.as<Bf16>(),
-                                                   a.up.row_stride, a.out.as<Bf16>(), a.out.row_stride, a.out.cols());
+    launch<gelu_mul_kernel>({.grid = grid, .block = kThreads, .stream = stream}, a.gate.as<Bf16>(), a.gate.row_stride,
+                            a.up.as<Bf16>(), a.up.row_stride, a.out.as<Bf16>(), a.out.row_stride, a.out.cols());
     return;
   }
   with_float_type(a.gate.dtype, [&]<class G>(G) {

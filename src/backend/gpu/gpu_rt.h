@@ -1,13 +1,14 @@
-// The GPU runtime behind one set of names.
+// How kernels are launched, for the sources of this folder: the vendor's runtime behind one set of names.
 #pragma once
+
+#include <atomic>
 
 #include <cuda_runtime.h>
 
+#include "backend/gpu/stream.h"
 #include "base/dtype.h"
 
 namespace tendon::gpu {
-
-using Stream = cudaStream_t;
 
 // Throws Error(kDevice) naming the call.
 void require(cudaError_t status, const char* what);
@@ -32,13 +33,16 @@ struct LaunchShape {
   unsigned cluster = 1;
 };
 
-// Launches kKernel(args...). Raises the kernel's shared memory limit at its first launch. Throws Error(kDevice).
+// Launches kKernel(args...). Raises the kernel's shared memory limit when it needs more than ever before. Throws
+// Error(kDevice).
 template <auto kKernel, class... Args>
 void launch(const LaunchShape& shape, const Args&... args) {
-  if (shape.shared_bytes > (size_t{48} << 10)) {
-    static const cudaError_t raised = cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                                           static_cast<int>(shape.shared_bytes));
-    require(raised, "raising a kernel's shared memory");
+  static std::atomic<size_t> limit{size_t{48} << 10};
+  if (shape.shared_bytes > limit) {
+    require(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 static_cast<int>(shape.shared_bytes)),
+            "raising a kernel's shared memory");
+    limit = shape.shared_bytes;
   }
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
@@ -55,7 +59,7 @@ void launch(const LaunchShape& shape, const Args&... args) {
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
   config.dynamicSmemBytes = shape.shared_bytes;
-  config.stream = shape.stream;
+  config.stream = reinterpret_cast<cudaStream_t>(shape.stream);
   config.attrs = attributes;
   config.numAttrs = count;
   require(cudaLaunchKernelEx(&config, kKernel, args...), "launching a kernel");

@@ -3,7 +3,7 @@
 
 #include <cstddef>
 
-#include "backend/gpu/gpu_rt.h"
+#include "backend/gpu/stream.h"
 #include "ops/ops.h"
 
 namespace tendon::gpu {

@@ -62,13 +62,13 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
 }
 
 template <Norm kNorm>
-void launch(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out, float eps, Stream stream) {
+void launch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out, float eps, Stream stream) {
   if (x.elements() == 0) return;
   with_float_type(x.dtype, [&]<class X>(X) {
     with_float_type(out.dtype, [&]<class O>(O) {
-      norm_kernel<kNorm, X, O><<<static_cast<unsigned>(x.rows()), kThreads, 0, stream>>>(
-          x.as<X>(), x.row_stride, gain.as<float>(), bias.as<float>(), out.as<O>(), out.row_stride,
-          static_cast<int>(x.cols()), eps);
+      launch<norm_kernel<kNorm, X, O>>({.grid = static_cast<unsigned>(x.rows()), .block = kThreads, .stream = stream},
+                                       x.as<X>(), x.row_stride, gain.as<float>(), bias.as<float>(), out.as<O>(),
+                                       out.row_stride, static_cast<int>(x.cols()), eps);
     });
   });
 }
@@ -76,11 +76,13 @@ void launch(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tenso
 }  // namespace
 
 void launch_layer_norm(const LayerNorm& a, Stream stream) {
-  launch<Norm::kLayer>(a.x, a.gain, a.bias, a.out, a.eps, stream);
+  launch_norm<Norm::kLayer>(a.x, a.gain, a.bias, a.out, a.eps, stream);
 }
-void launch_rms_norm(const RmsNorm& a, Stream stream) { launch<Norm::kRms>(a.x, a.gain, {}, a.out, a.eps, stream); }
+void launch_rms_norm(const RmsNorm& a, Stream stream) {
+  launch_norm<Norm::kRms>(a.x, a.gain, {}, a.out, a.eps, stream);
+}
 void launch_ada_rms_norm(const AdaRmsNorm& a, Stream stream) {
-  launch<Norm::kAdaRms>(a.x, a.scale, a.shift, a.out, a.eps, stream);
+  launch_norm<Norm::kAdaRms>(a.x, a.scale, a.shift, a.out, a.eps, stream);
 }
 
 }  // namespace tendon::gpu

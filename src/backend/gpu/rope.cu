@@ -62,9 +62,10 @@ void launch_rope(const Rope& a, Stream stream) {
   if (a.x.elements() == 0) return;
   with_float_type(a.x.dtype, [&]<class X>(X) {
     with_float_type(a.out.dtype, [&]<class O>(O) {
-      rope_kernel<X, O><<<static_cast<unsigned>(a.x.rows()), kThreads, 0, stream>>>(
-          a.x.as<X>(), a.x.row_stride, a.positions.as<int32_t>(), a.table.as<float>(), a.out.as<O>(), a.out.row_stride,
-          static_cast<int>(a.x.cols() / 2), static_cast<int>(a.table.cols() / 2));
+      launch<rope_kernel<X, O>>({.grid = static_cast<unsigned>(a.x.rows()), .block = kThreads, .stream = stream},
+                                a.x.as<X>(), a.x.row_stride, a.positions.as<int32_t>(), a.table.as<float>(),
+                                a.out.as<O>(), a.out.row_stride, static_cast<int>(a.x.cols() / 2),
+                                static_cast<int>(a.table.cols() / 2));
     });
   });
 }
@@ -72,10 +73,11 @@ void launch_rope(const Rope& a, Stream stream) {
 void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream) {
   const int q_pairs = a.wq.defined() ? static_cast<int>(a.wq.rows() / 2) : 0;
   with_float_type(qkv.dtype, [&]<class T>(T) {
-    rope_cache_kernel<T><<<static_cast<unsigned>(qkv.rows()), kThreads, 0, stream>>>(
-        qkv.as<T>(), qkv.row_stride, a.positions.as<int32_t>(), a.cache_rows.as<int32_t>(), a.table.as<float>(),
-        a.q.as<T>(), a.q.row_stride, a.k_cache.as<T>(), a.v_cache.as<T>(), a.k_cache.row_stride, q_pairs,
-        static_cast<int>(a.wk.rows() / 2), static_cast<int>(a.table.cols() / 2));
+    launch<rope_cache_kernel<T>>({.grid = static_cast<unsigned>(qkv.rows()), .block = kThreads, .stream = stream},
+                                 qkv.as<T>(), qkv.row_stride, a.positions.as<int32_t>(), a.cache_rows.as<int32_t>(),
+                                 a.table.as<float>(), a.q.as<T>(), a.q.row_stride, a.k_cache.as<T>(), a.v_cache.as<T>(),
+                                 a.k_cache.row_stride, q_pairs, static_cast<int>(a.wk.rows() / 2),
+                                 static_cast<int>(a.table.cols() / 2));
   });
 }
 

@@ -128,8 +128,9 @@ void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation a
 void launch_scatter_rows(const ScatterRows& a, Stream stream) {
   if (a.x.elements() == 0) return;
   with_float_type(a.x.dtype, [&]<class T>(T) {
-    scatter_rows_kernel<T><<<static_cast<unsigned>(a.x.rows()), 256, 0, stream>>>(
-        a.x.as<T>(), a.x.row_stride, a.rows.as<int32_t>(), a.out.as<T>(), a.out.row_stride, a.x.cols());
+    launch<scatter_rows_kernel<T>>({.grid = static_cast<unsigned>(a.x.rows()), .block = 256, .stream = stream},
+                                   a.x.as<T>(), a.x.row_stride, a.rows.as<int32_t>(), a.out.as<T>(), a.out.row_stride,
+                                   a.x.cols());
   });
 }
 

@@ -6,8 +6,8 @@
 
 namespace tendon::gpu {
 
-// d (16, 8) += a (16, 16) · b (16, 8). Lane l holds of d and a the rows l / 4 and l / 4 + 8, columns 2·(l mod 4) + {0, 1}
-// (a: also + 8), of b column l / 4, rows 2·(l mod 4) + {0, 1} and + 8.
+// d (16, 8) += a (16, 16) · b (16, 8). Lane l holds rows l / 4 and l / 4 + 8 of d and a, columns 2·(l mod 4) + {0, 1}
+// (a: also + 8); of b column l / 4, rows 2·(l mod 4) + {0, 1} and + 8.
 TENDON_DEVICE void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 
+#include "backend/gpu/gpu_rt.h"
 #include "base/dtype.h"
 
 #define TENDON_DEVICE __device__ __forceinline__

@@ -1,4 +1,4 @@
-// The operations of the CUDA backend, as data.
+// The operations of a card's backend, as data.
 #pragma once
 
 #include <functional>
@@ -6,32 +6,33 @@
 #include <string>
 #include <vector>
 
-#include "backend/cuda/cublaslt.h"
-#include "backend/gpu/gpu_rt.h"
+#include "backend/gpu/library_gemm.h"
+#include "backend/gpu/stream.h"
 #include "ops/ops.h"
 
-namespace tendon {
+namespace tendon::gpu {
 
 // Launches one operation; captured in a graph or called directly.
-using Launch = std::function<void(gpu::Stream)>;
+using Launch = std::function<void(Stream)>;
 
 // What preparing an operation may use. Small buffers made here live as long as the executable.
-struct CudaContext {
-  const CublasLt& gemm;
+struct GpuContext {
+  const LibraryGemm* library;  // null: only our own products
   void* workspace;
   std::function<void*(size_t bytes)> allocate;
-  gpu::Stream stream;
+  Stream stream;
+  int architecture;  // 90 for "sm_90"
 };
 
-struct CudaOp {
+struct GpuOp {
   const char* name;
   const char* kernel;  // for `tendon info`
   bool (*can)(const Op& op);
   size_t (*workspace_bytes)(const Op& op);
-  Launch (*prepare)(const Op& op, const CudaContext& context);
+  Launch (*prepare)(const Op& op, const GpuContext& context);
 };
 
 // Null when the backend has no kernel for this operation with these types and shapes.
-const CudaOp* find_cuda_op(const Op& op);
+const GpuOp* find_gpu_op(const Op& op);
 
-}  // namespace tendon
+}  // namespace tendon::gpu

@@ -1,15 +1,14 @@
-#include "backend/cuda/op_table.h"
+#include "backend/gpu/op_table.h"
 
 #include <algorithm>
 #include <array>
 #include <optional>
 
 #include "backend/gpu/kernels.h"
+#include "base/check.h"
 
-namespace tendon {
+namespace tendon::gpu {
 namespace {
-
-using gpu::Stream;
 
 constexpr size_t kAlign = 256;
 size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
@@ -40,7 +39,7 @@ bool weights_stack(std::initializer_list<Tensor> parts) {
          stacked(parts).has_value();
 }
 
-// Scratch memory behind the library's workspace.
+// Hands out parts of the workspace.
 class Scratch {
  public:
   explicit Scratch(void* workspace) : base_(static_cast<char*>(workspace)) {}
@@ -53,23 +52,27 @@ class Scratch {
 
  private:
   char* base_;
-  size_t used_ = aligned(CublasLt::kWorkspaceBytes);
+  size_t used_ = 0;
 };
 
 // Products take their bias in the type of the result.
-Tensor bias_in(DType dtype, const Tensor& bias, const CudaContext& context) {
+Tensor bias_in(DType dtype, const Tensor& bias, const GpuContext& context) {
   if (!bias.defined() || bias.dtype == dtype) return bias;
   Tensor copy(dtype, bias.shape, context.allocate(static_cast<size_t>(bias.elements()) * dtype_bytes(dtype)));
-  gpu::launch_cast({.x = bias.reshaped({1, bias.elements()}), .out = copy.reshaped({1, bias.elements()})},
-                   context.stream);
+  launch_cast({.x = bias.reshaped({1, bias.elements()}), .out = copy.reshaped({1, bias.elements()})}, context.stream);
   return copy;
 }
 
-std::shared_ptr<Gemm> make_gemm(const GemmArgs& args, const CudaContext& context) {
+// Who computes a product: the library.
+std::shared_ptr<Gemm> make_gemm(const GemmArgs& args, const GpuContext& context) {
   GemmArgs typed = args;
   typed.bias = bias_in(args.out.dtype, args.bias, context);
-  return std::make_shared<Gemm>(context.gemm, typed, context.workspace);
+  if (context.library == nullptr)
+    throw_device("There is no kernel for the product x {} · w {}.", to_string(args.x.shape), to_string(args.w.shape));
+  return context.library->prepare(typed);
 }
+
+size_t no_workspace(const Op&) { return 0; }
 
 // --- linear
 // -----------------------------------------------------------------------------------------------------------
@@ -96,7 +99,7 @@ size_t linear_workspace(const Op& op) {
   return scratch.used();
 }
 
-Launch prepare_linear(const Op& op, const CudaContext& context) {
+Launch prepare_linear(const Op& op, const GpuContext& context) {
   const auto& a = std::get<Linear>(op.args);
   Scratch scratch(context.workspace);
   Tensor x = a.x;
@@ -107,9 +110,9 @@ Launch prepare_linear(const Op& op, const CudaContext& context) {
       {.x = x, .w = a.w, .out = a.out, .bias = a.bias, .residual = {}, .gelu = a.activation == Activation::kGeluTanh},
       context);
   return [=](Stream stream) {
-    if (x.data != a.x.data) gpu::launch_cast({.x = a.x, .out = x}, stream);
+    if (x.data != a.x.data) launch_cast({.x = a.x, .out = x}, stream);
     gemm->launch(stream);
-    if (silu_after) gpu::launch_bias_activation(a.out, {}, Activation::kSilu, a.out, stream);
+    if (silu_after) launch_bias_activation(a.out, {}, Activation::kSilu, a.out, stream);
   };
 }
 
@@ -121,13 +124,11 @@ bool can_linear_any(const Op& op) {
 // --- fused products
 // ---------------------------------------------------------------------------------------------------
 
-size_t library_workspace(const Op&) { return aligned(CublasLt::kWorkspaceBytes); }
-
 bool can_linear_residual(const Op& op) {
   const auto& a = std::get<LinearResidual>(op.args);
   return a.x.rows() > 0 && !a.gate.defined() && same_types(a.x, a.w, a.out) && a.residual.dtype == a.out.dtype;
 }
-Launch prepare_linear_residual(const Op& op, const CudaContext& context) {
+Launch prepare_linear_residual(const Op& op, const GpuContext& context) {
   const auto& a = std::get<LinearResidual>(op.args);
   auto gemm = make_gemm({.x = a.x, .w = a.w, .out = a.out, .bias = a.bias, .residual = a.residual}, context);
   return [=](Stream stream) { gemm->launch(stream); };
@@ -143,7 +144,7 @@ size_t layer_norm_linear_workspace(const Op& op) {
   scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
   return scratch.used();
 }
-Launch prepare_layer_norm_linear(const Op& op, const CudaContext& context) {
+Launch prepare_layer_norm_linear(const Op& op, const GpuContext& context) {
   const auto& a = std::get<LayerNormLinear>(op.args);
   const Tensor h = Scratch(context.workspace).take(a.x.dtype, {a.x.rows(), a.x.cols()});
   auto gemm = make_gemm({.x = h,
@@ -155,7 +156,7 @@ Launch prepare_layer_norm_linear(const Op& op, const CudaContext& context) {
                         context);
   const LayerNorm norm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps};
   return [=](Stream stream) {
-    gpu::launch_layer_norm(norm, stream);
+    launch_layer_norm(norm, stream);
     gemm->launch(stream);
   };
 }
@@ -171,7 +172,7 @@ size_t layer_norm_qkv_workspace(const Op& op) {
   scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
   return scratch.used();
 }
-Launch prepare_layer_norm_qkv(const Op& op, const CudaContext& context) {
+Launch prepare_layer_norm_qkv(const Op& op, const GpuContext& context) {
   const auto& a = std::get<LayerNormQkv>(op.args);
   const Tensor h = Scratch(context.workspace).take(a.x.dtype, {a.x.rows(), a.x.cols()});
   auto gemm = make_gemm(
@@ -179,16 +180,16 @@ Launch prepare_layer_norm_qkv(const Op& op, const CudaContext& context) {
       context);
   const LayerNorm norm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps};
   return [=](Stream stream) {
-    gpu::launch_layer_norm(norm, stream);
+    launch_layer_norm(norm, stream);
     gemm->launch(stream);
   };
 }
 
 void launch_norm(const Tensor& x, const NormParams& norm, const Tensor& out, Stream stream) {
   if (norm.adaptive()) {
-    gpu::launch_ada_rms_norm({.x = x, .scale = norm.scale, .shift = norm.shift, .out = out, .eps = norm.eps}, stream);
+    launch_ada_rms_norm({.x = x, .scale = norm.scale, .shift = norm.shift, .out = out, .eps = norm.eps}, stream);
   } else {
-    gpu::launch_rms_norm({.x = x, .gain = norm.gain, .out = out, .eps = norm.eps}, stream);
+    launch_rms_norm({.x = x, .gain = norm.gain, .out = out, .eps = norm.eps}, stream);
   }
 }
 
@@ -205,7 +206,7 @@ size_t norm_qkv_rope_workspace(const Op& op) {
   scratch.take(a.x.dtype, {a.x.rows(), qkv_width(a)});
   return scratch.used();
 }
-Launch prepare_norm_qkv_rope(const Op& op, const CudaContext& context) {
+Launch prepare_norm_qkv_rope(const Op& op, const GpuContext& context) {
   const auto& a = std::get<NormQkvRope>(op.args);
   Scratch scratch(context.workspace);
   const Tensor h = scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
@@ -214,7 +215,7 @@ Launch prepare_norm_qkv_rope(const Op& op, const CudaContext& context) {
   return [=](Stream stream) {
     launch_norm(a.x, a.norm, h, stream);
     gemm->launch(stream);
-    gpu::launch_rope_cache(a, qkv, stream);
+    launch_rope_cache(a, qkv, stream);
   };
 }
 
@@ -229,7 +230,7 @@ size_t norm_gate_up_gelu_workspace(const Op& op) {
   scratch.take(a.x.dtype, {a.x.rows(), 2 * a.w_gate.rows()});
   return scratch.used();
 }
-Launch prepare_norm_gate_up_gelu(const Op& op, const CudaContext& context) {
+Launch prepare_norm_gate_up_gelu(const Op& op, const GpuContext& context) {
   const auto& a = std::get<NormGateUpGelu>(op.args);
   Scratch scratch(context.workspace);
   const int64_t n = a.w_gate.rows();
@@ -240,7 +241,7 @@ Launch prepare_norm_gate_up_gelu(const Op& op, const CudaContext& context) {
   return [=](Stream stream) {
     launch_norm(a.x, a.norm, h, stream);
     gemm->launch(stream);
-    gpu::launch_gelu_mul(product, stream);
+    launch_gelu_mul(product, stream);
   };
 }
 
@@ -259,65 +260,64 @@ bool can_norm(const Op& op) {
   for_each_tensor(op, [&](const char*, const Tensor& t, Access) { fits = fits && t.cols() <= 8192; });
   return fits;
 }
-size_t no_workspace(const Op&) { return 0; }
-size_t attention_workspace(const Op& op) { return gpu::attention_workspace_bytes(std::get<Attention>(op.args)); }
+size_t attention_workspace(const Op& op) { return attention_workspace_bytes(std::get<Attention>(op.args)); }
 
 bool can_attention(const Op& op) {
   const auto& a = std::get<Attention>(op.args);
   return a.q.dtype == a.k.dtype && a.k.dtype == a.v.dtype && a.v.dtype == a.out.dtype &&
          a.k.row_stride == a.v.row_stride && is_float(a.q) && a.k.shape[1] <= 12000;
 }
-Launch prepare_attention(const Op& op, const CudaContext& context) {
+Launch prepare_attention(const Op& op, const GpuContext& context) {
   const auto a = std::get<Attention>(op.args);
   void* const workspace = context.workspace;
-  return [=](Stream stream) { gpu::launch_attention(a, workspace, stream); };
+  return [=](Stream stream) { launch_attention(a, workspace, stream); };
 }
 
 template <class Args, void (*kLaunch)(const Args&, Stream)>
-Launch prepare_simple(const Op& op, const CudaContext&) {
+Launch prepare_simple(const Op& op, const GpuContext&) {
   const Args a = std::get<Args>(op.args);
   return [=](Stream stream) { kLaunch(a, stream); };
 }
 template <class Args, void (*kLaunch)(const Args&, Stream)>
-CudaOp simple(const char* kernel, bool (*can)(const Op&) = can_float) {
+GpuOp simple(const char* kernel, bool (*can)(const Op&) = can_float) {
   return {Args::kName, kernel, can, no_workspace, prepare_simple<Args, kLaunch>};
 }
 
-const CudaOp kTable[] = {
-    simple<Patchify, gpu::launch_patchify>("gpu.patchify"),
-    {Linear::kName, "cuda.linear (cuBLASLt)", can_linear_any, linear_workspace, prepare_linear},
-    simple<AddRows, gpu::launch_add_rows>("gpu.add_rows"),
-    simple<LayerNorm, gpu::launch_layer_norm>("gpu.layer_norm", can_norm),
-    simple<RmsNorm, gpu::launch_rms_norm>("gpu.rms_norm", can_norm),
-    simple<AdaRmsNorm, gpu::launch_ada_rms_norm>("gpu.ada_rms_norm", can_norm),
-    simple<Rope, gpu::launch_rope>("gpu.rope"),
-    simple<ScatterRows, gpu::launch_scatter_rows>("gpu.scatter_rows"),
-    simple<GatherRows, gpu::launch_gather_rows>("gpu.gather_rows"),
+const GpuOp kTable[] = {
+    simple<Patchify, launch_patchify>("gpu.patchify"),
+    {Linear::kName, "gemm", can_linear_any, linear_workspace, prepare_linear},
+    simple<AddRows, launch_add_rows>("gpu.add_rows"),
+    simple<LayerNorm, launch_layer_norm>("gpu.layer_norm", can_norm),
+    simple<RmsNorm, launch_rms_norm>("gpu.rms_norm", can_norm),
+    simple<AdaRmsNorm, launch_ada_rms_norm>("gpu.ada_rms_norm", can_norm),
+    simple<Rope, launch_rope>("gpu.rope"),
+    simple<ScatterRows, launch_scatter_rows>("gpu.scatter_rows"),
+    simple<GatherRows, launch_gather_rows>("gpu.gather_rows"),
     {Attention::kName, "gpu.attention (mma)", can_attention, attention_workspace, prepare_attention},
-    simple<ResidualAdd, gpu::launch_residual_add>("gpu.residual_add"),
-    simple<GatedResidual, gpu::launch_gated_residual>("gpu.gated_residual"),
-    simple<GeluMul, gpu::launch_gelu_mul>("gpu.gelu_mul"),
-    simple<GatherPrefix, gpu::launch_gather_prefix>("gpu.gather_prefix"),
-    simple<ConcatRow, gpu::launch_concat_row>("gpu.concat_row"),
-    simple<Cast, gpu::launch_cast>("gpu.cast"),
-    simple<EulerStep, gpu::launch_euler_step>("gpu.euler_step"),
-    {LayerNormQkv::kName, "gpu.layer_norm + cuBLASLt", can_layer_norm_qkv, layer_norm_qkv_workspace,
+    simple<ResidualAdd, launch_residual_add>("gpu.residual_add"),
+    simple<GatedResidual, launch_gated_residual>("gpu.gated_residual"),
+    simple<GeluMul, launch_gelu_mul>("gpu.gelu_mul"),
+    simple<GatherPrefix, launch_gather_prefix>("gpu.gather_prefix"),
+    simple<ConcatRow, launch_concat_row>("gpu.concat_row"),
+    simple<Cast, launch_cast>("gpu.cast"),
+    simple<EulerStep, launch_euler_step>("gpu.euler_step"),
+    {LayerNormQkv::kName, "gpu.layer_norm + gemm", can_layer_norm_qkv, layer_norm_qkv_workspace,
      prepare_layer_norm_qkv},
-    {LayerNormLinear::kName, "gpu.layer_norm + cuBLASLt", can_layer_norm_linear, layer_norm_linear_workspace,
+    {LayerNormLinear::kName, "gpu.layer_norm + gemm", can_layer_norm_linear, layer_norm_linear_workspace,
      prepare_layer_norm_linear},
-    {LinearResidual::kName, "cuBLASLt (beta 1)", can_linear_residual, library_workspace, prepare_linear_residual},
-    {NormQkvRope::kName, "gpu.norm + cuBLASLt + gpu.rope_cache", can_norm_qkv_rope, norm_qkv_rope_workspace,
+    {LinearResidual::kName, "gemm (beta 1)", can_linear_residual, no_workspace, prepare_linear_residual},
+    {NormQkvRope::kName, "gpu.norm + gemm + gpu.rope_cache", can_norm_qkv_rope, norm_qkv_rope_workspace,
      prepare_norm_qkv_rope},
-    {NormGateUpGelu::kName, "gpu.norm + cuBLASLt + gpu.gelu_mul", can_norm_gate_up_gelu, norm_gate_up_gelu_workspace,
+    {NormGateUpGelu::kName, "gpu.norm + gemm + gpu.gelu_mul", can_norm_gate_up_gelu, norm_gate_up_gelu_workspace,
      prepare_norm_gate_up_gelu},
 };
 
 }  // namespace
 
-const CudaOp* find_cuda_op(const Op& op) {
+const GpuOp* find_gpu_op(const Op& op) {
   const auto found =
-      std::ranges::find(kTable, op_name(op), [](const CudaOp& row) { return std::string_view(row.name); });
+      std::ranges::find(kTable, op_name(op), [](const GpuOp& row) { return std::string_view(row.name); });
   return found != std::end(kTable) && found->can(op) ? &*found : nullptr;
 }
 
-}  // namespace tendon
+}  // namespace tendon::gpu

@@ -1,0 +1,164 @@
+#include "backend/gpu/gpu_backend.h"
+
+#include <exception>
+#include <utility>
+#include <vector>
+
+#include "backend/gpu/op_table.h"
+#include "base/check.h"
+
+namespace tendon::gpu {
+namespace {
+
+void* allocate_or_throw(Runtime& runtime, size_t bytes) {
+  void* const memory = runtime.allocate(bytes);
+  if (memory == nullptr) {
+    throw_device(
+        "Not enough memory on the card: {} MB are needed at once and {} MB are free. Close other programs on it, or "
+        "use a smaller batch.",
+        (bytes >> 20) + 1, runtime.info().free_bytes >> 20);
+  }
+  return memory;
+}
+
+// The operations as one captured graph; run one by one, with events between them, when times are asked for.
+class GpuExecutable final : public Executable {
+ public:
+  GpuExecutable(const std::vector<Op>& ops, const GpuBackendParts& parts, void* workspace)
+      : name_(parts.name), runtime_(*parts.runtime) {
+    try {
+      prepare(ops, parts, workspace);
+    } catch (...) {
+      release_buffers();
+      throw;
+    }
+  }
+
+  ~GpuExecutable() override { release_buffers(); }
+
+  Status run(OpTimes* times) noexcept override {
+    try {
+      if (times != nullptr) {
+        run_timed(*times);
+      } else {
+        graph_->launch(runtime_.stream());
+        runtime_.synchronize();
+      }
+      return Status::ok();
+    } catch (const std::exception& error) {
+      return Status::error(StatusCode::kDevice, "%s: %s", name_.c_str(), error.what());
+    }
+  }
+
+ private:
+  void prepare(const std::vector<Op>& ops, const GpuBackendParts& parts, void* workspace) {
+    runtime_.make_current();
+    const GpuContext context{.library = parts.library.get(),
+                             .workspace = workspace,
+                             .allocate =
+                                 [this](size_t bytes) {
+                                   buffers_.push_back(nullptr);
+                                   return buffers_.back() = allocate_or_throw(runtime_, bytes);
+                                 },
+                             .stream = runtime_.stream(),
+                             .architecture = runtime_.architecture()};
+    for (const Op& op : ops) {
+      const GpuOp* const row = find_gpu_op(op);
+      TENDON_CHECK(row != nullptr, "the {} backend has no kernel for {} ({})", name_, describe(op), op_label(op));
+      launches_.push_back(row->prepare(op, context));
+    }
+    runtime_.synchronize();
+    launch_all();  // first launches load kernels, which capture must not do
+    runtime_.synchronize();
+    runtime_.begin_capture();
+    try {
+      launch_all();
+      graph_ = runtime_.end_capture();
+    } catch (...) {
+      runtime_.abandon_capture();
+      throw;
+    }
+    runtime_.synchronize();
+  }
+
+  void launch_all() {
+    for (const Launch& launch : launches_) launch(runtime_.stream());
+  }
+
+  void run_timed(OpTimes& times) {
+    runtime_.make_current();
+    while (events_.size() < launches_.size() + 1) events_.push_back(runtime_.make_event());
+    runtime_.record(*events_[0]);
+    for (size_t i = 0; i < launches_.size(); ++i) {
+      launches_[i](runtime_.stream());
+      runtime_.record(*events_[i + 1]);
+    }
+    runtime_.synchronize();
+    times.start_us.assign(launches_.size(), 0.0);
+    times.duration_us.assign(launches_.size(), 0.0);
+    for (size_t i = 0; i < launches_.size(); ++i) {
+      times.start_us[i] = runtime_.elapsed_us(*events_[0], *events_[i]);
+      times.duration_us[i] = runtime_.elapsed_us(*events_[i], *events_[i + 1]);
+    }
+  }
+
+  void release_buffers() {
+    for (void* buffer : buffers_) runtime_.release(buffer);
+  }
+
+  std::string name_;
+  Runtime& runtime_;
+  std::vector<Launch> launches_;
+  std::vector<void*> buffers_;
+  std::vector<std::unique_ptr<Event>> events_;
+  std::unique_ptr<Graph> graph_;
+};
+
+class GpuBackend final : public Backend {
+ public:
+  explicit GpuBackend(GpuBackendParts parts) : parts_(std::move(parts)) {}
+
+  std::string_view name() const override { return parts_.name; }
+  DeviceInfo info() const override { return parts_.runtime->info(); }
+
+  bool supports(const Op& op) const override { return find_gpu_op(op) != nullptr; }
+  std::string kernel_name(const Op& op) const override { return row(op).kernel; }
+  size_t workspace_bytes(const Op& op) const override { return row(op).workspace_bytes(op); }
+  std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t) override {
+    return std::make_unique<GpuExecutable>(ops, parts_, workspace);
+  }
+
+  void* allocate(size_t bytes) override { return allocate_or_throw(*parts_.runtime, bytes); }
+  void release(void* memory) noexcept override { parts_.runtime->release(memory); }
+  void upload(void* device, const void* host, size_t bytes) override {
+    parts_.runtime->copy_to_device(device, host, bytes);
+    parts_.runtime->synchronize();
+  }
+  void download(void* host, const void* device, size_t bytes) override {
+    parts_.runtime->copy_to_host(host, device, bytes);
+    parts_.runtime->synchronize();
+  }
+  void fill_zero(void* device, size_t bytes) override {
+    parts_.runtime->fill_zero(device, bytes);
+    parts_.runtime->synchronize();
+  }
+  bool uses_host_memory() const override { return false; }
+
+ private:
+  const GpuOp& row(const Op& op) const {
+    const GpuOp* const found = find_gpu_op(op);
+    TENDON_CHECK(found != nullptr, "the {} backend has no kernel for {} ({})", parts_.name, describe(op),
+                 op_label(op));
+    return *found;
+  }
+
+  GpuBackendParts parts_;
+};
+
+}  // namespace
+
+std::unique_ptr<Backend> make_gpu_backend(GpuBackendParts parts) {
+  return std::make_unique<GpuBackend>(std::move(parts));
+}
+
+}  // namespace tendon::gpu

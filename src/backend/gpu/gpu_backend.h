@@ -1,0 +1,20 @@
+// The backend of a card: the operations of op_table, one graph per plan.
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include "backend/gpu/library_gemm.h"
+#include "backend/gpu/runtime.h"
+
+namespace tendon::gpu {
+
+struct GpuBackendParts {
+  std::string name;  // "cuda"
+  std::unique_ptr<Runtime> runtime;
+  std::unique_ptr<LibraryGemm> library;  // null: products run on our own kernels. Goes before the runtime does.
+};
+
+std::unique_ptr<Backend> make_gpu_backend(GpuBackendParts parts);
+
+}  // namespace tendon::gpu
