@@ -46,8 +46,11 @@ double moved_bytes(std::string_view name, const Tensor& tensor, const Op& op) {
   if (const auto* qkv = std::get_if<NormQkvRope>(&op.args); qkv != nullptr && name.ends_with("_cache")) {
     return static_cast<double>(qkv->x.rows() * tensor.cols()) * static_cast<double>(dtype_bytes(tensor.dtype));
   }
-  if (name == "table") {
-    return static_cast<double>(std::min(tensor.bytes(), static_cast<size_t>(tensor.cols()) * sizeof(float) * 4096));
+  const Tensor* positions = nullptr;  // of rotations: one row of the table each
+  if (const auto* rope = std::get_if<Rope>(&op.args)) positions = &rope->positions;
+  if (const auto* qkv = std::get_if<NormQkvRope>(&op.args)) positions = &qkv->positions;
+  if (name == "table" && positions != nullptr) {
+    return static_cast<double>(std::min(tensor.rows(), positions->elements()) * tensor.cols()) * sizeof(float);
   }
   return static_cast<double>(tensor.bytes());
 }
@@ -58,6 +61,7 @@ Cost& Cost::operator+=(const Cost& other) {
   flops += other.flops;
   read_bytes += other.read_bytes;
   write_bytes += other.write_bytes;
+  weight_bytes += other.weight_bytes;
   return *this;
 }
 
@@ -67,6 +71,7 @@ Cost cost(const Op& op) {
   for_each_tensor(op, [&](const char* name, const Tensor& tensor, Access access) {
     const double bytes = moved_bytes(name, tensor, op);
     (access == Access::kRead ? total.read_bytes : total.write_bytes) += bytes;
+    if (access == Access::kRead && tensor.value < 0) total.weight_bytes += bytes;
   });
   return total;
 }

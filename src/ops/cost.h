@@ -8,9 +8,10 @@
 namespace tendon {
 
 struct Cost {
-  double flops = 0;        // multiply and add count as two
-  double read_bytes = 0;   // every input once
-  double write_bytes = 0;  // every output once
+  double flops = 0;         // multiply and add count as two
+  double read_bytes = 0;    // every input once
+  double write_bytes = 0;   // every output once
+  double weight_bytes = 0;  // of the read bytes, those of tensors that no operation of the list writes
   double bytes() const { return read_bytes + write_bytes; }
   Cost& operator+=(const Cost& other);
 };

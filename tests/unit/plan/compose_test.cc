@@ -131,7 +131,24 @@ TEST(Cost, LookUpsMoveTheRowsTheyTouch) {
   EXPECT_EQ(cost({s.get<ScatterRows>(), ""}).write_bytes, 4.0 * 48);
   EXPECT_EQ(cost({s.get<GatherPrefix>(), ""}).read_bytes, 4.0 * (32 + 48 + 6));
   const Cost qkv = cost({s.get<NormQkvRope>(), ""});
-  EXPECT_EQ(qkv.write_bytes, 4.0 * (6 * 8 + 2 * 6 * 4));  // q and six rows of either cache
+  EXPECT_EQ(qkv.write_bytes, 4.0 * (6 * 8 + 2 * 6 * 4));                    // q and six rows of either cache
+  EXPECT_EQ(cost({s.get<Rope>(), ""}).read_bytes, 4.0 * (48 + 6 + 6 * 4));  // six rows of the table's twenty
+}
+
+TEST(Cost, WeightsAreWhatNoOperationWrites) {
+  const Samples s;
+  Linear linear = s.get<Linear>();
+  EXPECT_EQ(cost({linear, ""}).weight_bytes, 0);
+  float memory = 0;
+  linear.w.value = -1;
+  linear.w.data = &memory;
+  const Cost with_weight = cost({linear, ""});
+  EXPECT_EQ(with_weight.weight_bytes, 4.0 * 10 * 8);
+  EXPECT_EQ(with_weight.read_bytes, 4.0 * (6 * 8 + 10 * 8 + 10));
+  Cost sum;
+  sum += with_weight;
+  sum += with_weight;
+  EXPECT_EQ(sum.weight_bytes, 2 * with_weight.weight_bytes);
 }
 
 }  // namespace
