@@ -3,6 +3,7 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,12 +15,27 @@
 
 namespace tendon {
 
+// The highest rates that anybody measured on this kind of device: what a time can be compared with. 0: not measured.
+struct DeviceLimits {
+  double bf16_flops_per_s = 0;
+  double read_bytes_per_s = 0;
+};
+
 struct DeviceInfo {
-  std::string name;          // "Intel(R) Xeon(R) Processor"
-  std::string architecture;  // "avx512_bf16", "sm_90"
+  std::string name;                       // "Intel(R) Xeon(R) Processor"
+  std::string architecture;               // "avx512_bf16", "sm_90"
+  std::string driver = {}, runtime = {};  // versions; empty where there is nothing of the kind
   size_t memory_bytes = 0;
   size_t free_bytes = 0;
   int threads_or_sms = 0;
+  DeviceLimits limits = {};
+};
+
+// What the sensors of a device say at this moment; what they do not offer stays empty.
+struct DeviceSensors {
+  std::string missing = {};             // why nothing, or not all, can be read
+  std::optional<double> energy_j = {};  // drawn since an arbitrary moment
+  std::optional<double> core_mhz = {}, memory_mhz = {};
 };
 
 // Time of each operation of one run, in the order of the executable's operations.
@@ -33,6 +49,14 @@ class Executable {
   virtual ~Executable() = default;
   // Runs all operations and waits for them. Allocates nothing unless `times` is given (then one entry an operation).
   virtual Status run(OpTimes* times) noexcept = 0;
+
+  // From now on, measures run(nullptr) with the device's own clock, or no longer.
+  virtual void time_device(bool /*on*/) {}
+  // Device time of the last run(nullptr) so measured, in µs; nothing where the host itself computes.
+  virtual std::optional<double> device_us() const { return {}; }
+  // Runs all operations as run(nullptr) does, but in us.size() pieces: piece i ends before operation ends[i], the last
+  // one at the end of the list. us[i] becomes its time on the device. For measurements: may allocate.
+  virtual Status run_pieces(std::span<const size_t> ends, std::span<double> us) noexcept;
 };
 
 class Backend {
@@ -41,6 +65,7 @@ class Backend {
 
   virtual std::string_view name() const = 0;
   virtual DeviceInfo info() const = 0;
+  virtual DeviceSensors sensors() const { return {.missing = "this backend reads no sensors"}; }
 
   // True when the operation has a kernel here for these types and shapes. Fused operations without one are expanded.
   virtual bool supports(const Op& op) const = 0;

@@ -1,6 +1,7 @@
 #include "engine/engine.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
 
@@ -14,6 +15,10 @@ namespace {
 constexpr size_t kMaxPlans = 4;
 // RoPE rows: the longest prefix (16 cameras of 256 tokens and the longest prompt) and suffix anyone asked for.
 constexpr int64_t kMaxCameras = 16;
+
+using Clock = std::chrono::steady_clock;
+
+double seconds_since(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
 
 int64_t first_non_finite(std::span<const float> values) {
   for (size_t i = 0; i < values.size(); ++i) {
@@ -41,8 +46,12 @@ Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host,
     throw_bad_use("The action horizon and the prompt budget must be set before an engine is made.");
   schedule_ = options.schedule ? *options.schedule : make_schedule(options.steps, options.time_rule);
   rope_positions_ = kMaxCameras * config_.vision.tokens() + config_.max_token_len + config_.horizon + 1;
+  const Clock::time_point begin = Clock::now();
   const HostTables tables = build_tables(host, config_, options_.folds, schedule_, rope_positions_, options_.rope);
+  start_times_.tables_s = seconds_since(begin);
+  const Clock::time_point built = Clock::now();
   store_ = std::make_unique<WeightStore>(backend, host, config_, options_.folds, options_.precision, tables);
+  start_times_.weights_s = seconds_since(built);
   log_info(log, "weights: {:.2f} GB used in place, {:.2f} GB copied or tabulated",
            static_cast<double>(store_->in_place_bytes()) * 1e-9, static_cast<double>(store_->copied_bytes()) * 1e-9);
 }
@@ -174,6 +183,17 @@ Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, 
   } catch (const std::exception& error) {
     return Status::error(StatusCode::kInternal, "%s", error.what());
   }
+}
+
+std::vector<StageRange> stage_ranges(const Plan& plan) {
+  std::vector<StageRange> ranges;
+  for (size_t i = 0; i < plan.ops().size(); ++i) {
+    const std::string& scope = plan.ops()[i].scope;
+    const std::string name = scope.substr(0, scope.find('.'));
+    if (ranges.empty() || ranges.back().name != name) ranges.push_back({name, i, i});
+    ranges.back().end = i + 1;
+  }
+  return ranges;
 }
 
 std::vector<StageTime> stage_times(const Plan& plan, const OpTimes& times) {

@@ -28,6 +28,12 @@ struct EngineOptions {
   PlanOptions plan;
 };
 
+// What making an engine took.
+struct StartTimes {
+  double tables_s = 0;   // time tables and folds, on the host
+  double weights_s = 0;  // weights converted and brought to the device
+};
+
 // Device time of one call by the first word of each operation's scope, in order of appearance.
 struct StageTime {
   std::string name;  // "vision", "prefix", "denoise"
@@ -58,6 +64,7 @@ class Engine {
   const EngineOptions& options() const { return options_; }
   const Schedule& schedule() const { return schedule_; }
   const WeightStore& store() const { return *store_; }
+  const StartTimes& start_times() const { return start_times_; }
   Backend& backend() const { return backend_; }
 
   // Checks one sample; ok, or the Status that infer would return.
@@ -74,9 +81,17 @@ class Engine {
   EngineOptions options_;
   Schedule schedule_;
   std::unique_ptr<WeightStore> store_;
+  StartTimes start_times_;
   int64_t rope_positions_ = 0;
   std::list<Slot> slots_;  // most recently used first
 };
+
+// Consecutive operations whose scope begins with one word.
+struct StageRange {
+  std::string name;
+  size_t begin = 0, end = 0;  // operations of the plan
+};
+std::vector<StageRange> stage_ranges(const Plan& plan);
 
 // Sums op times by stage.
 std::vector<StageTime> stage_times(const Plan& plan, const OpTimes& times);

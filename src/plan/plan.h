@@ -33,6 +33,13 @@ class Plan {
 
   Status run(OpTimes* times = nullptr) noexcept { return executable_->run(times); }
 
+  // For measurements; see Executable.
+  void time_device(bool on) { executable_->time_device(on); }
+  std::optional<double> device_us() const { return executable_->device_us(); }
+  Status run_pieces(std::span<const size_t> ends, std::span<double> us) noexcept {
+    return executable_->run_pieces(ends, us);
+  }
+
   const std::vector<Op>& ops() const { return ops_; }  // bound, in execution order
   size_t arena_bytes() const { return arena_.bytes(); }
   size_t workspace_bytes() const { return workspace_.bytes(); }

@@ -2,6 +2,8 @@
 
 #include <fmt/format.h>
 
+#include "backend/cuda/card_limits.h"
+#include "backend/cuda/nvml.h"
 #include "base/check.h"
 
 namespace tendon {
@@ -58,9 +60,25 @@ class CudaEvent final : public gpu::Event {
 
 cudaEvent_t cuda_event(const gpu::Event& event) { return static_cast<const CudaEvent&>(event).get(); }
 
+std::string pci_bus_id(int device) {
+  char text[32] = {};
+  require(cudaDeviceGetPCIBusId(text, sizeof(text), device), "reading the card's bus address");
+  return text;
+}
+
+// "CUDA 13.0, driver for 13.0": what the program was built with, and the newest that the driver knows.
+std::string runtime_versions() {
+  int runtime = 0;
+  int driver = 0;
+  require(cudaRuntimeGetVersion(&runtime), "reading the runtime's version");
+  require(cudaDriverGetVersion(&driver), "reading the driver's version");
+  return fmt::format("CUDA {}.{}, driver for {}.{}", runtime / 1000, runtime % 1000 / 10, driver / 1000,
+                     driver % 1000 / 10);
+}
+
 class CudaRuntime final : public gpu::Runtime {
  public:
-  explicit CudaRuntime(int device) : device_(device) {
+  explicit CudaRuntime(int device) : device_(device), nvml_(pci_bus_id(device)) {
     make_current();
     int major = 0;
     int minor = 0;
@@ -82,10 +100,14 @@ class CudaRuntime final : public gpu::Runtime {
     require(cudaMemGetInfo(&free_bytes, &total), "reading the card's memory");
     return {.name = properties.name,
             .architecture = fmt::format("sm_{}", architecture_),
+            .driver = nvml_.driver_version(),
+            .runtime = runtime_versions(),
             .memory_bytes = total,
             .free_bytes = free_bytes,
-            .threads_or_sms = properties.multiProcessorCount};
+            .threads_or_sms = properties.multiProcessorCount,
+            .limits = card_limits(properties.name)};
   }
+  DeviceSensors sensors() const override { return nvml_.read(); }
   int architecture() const override { return architecture_; }
   gpu::Stream stream() const override { return reinterpret_cast<gpu::Stream>(stream_); }
   void make_current() override { require(cudaSetDevice(device_), "choosing the card"); }
@@ -144,7 +166,9 @@ class CudaRuntime final : public gpu::Runtime {
   }
 
   std::unique_ptr<gpu::Event> make_event() override { return std::make_unique<CudaEvent>(); }
-  void record(gpu::Event& event) override { require(cudaEventRecord(cuda_event(event), stream_), "recording an event"); }
+  void record(gpu::Event& event) override {
+    require(cudaEventRecord(cuda_event(event), stream_), "recording an event");
+  }
   double elapsed_us(const gpu::Event& from, const gpu::Event& to) override {
     float ms = 0;
     require(cudaEventElapsedTime(&ms, cuda_event(from), cuda_event(to)), "reading an event");
@@ -163,6 +187,7 @@ class CudaRuntime final : public gpu::Runtime {
   }
 
   int device_;
+  Nvml nvml_;
   int architecture_ = 0;
   cudaStream_t stream_ = nullptr;
 };

@@ -1,6 +1,8 @@
 #include "backend/gpu/gpu_backend.h"
 
+#include <algorithm>
 #include <exception>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,18 @@ void* allocate_or_throw(Runtime& runtime, size_t bytes) {
   return memory;
 }
 
+// Two points in the stream's work, and the time between them.
+struct Clock {
+  explicit Clock(Runtime& runtime) : begin(runtime.make_event()), end(runtime.make_event()) {}
+  std::unique_ptr<Event> begin, end;
+};
+
+// Consecutive operations as a graph of their own, for measurements.
+struct Piece {
+  std::unique_ptr<Graph> graph;
+  Clock clock;
+};
+
 // The operations as one captured graph; run one by one, with events between them, when times are asked for.
 class GpuExecutable final : public Executable {
  public:
@@ -40,13 +54,41 @@ class GpuExecutable final : public Executable {
     try {
       if (times != nullptr) {
         run_timed(*times);
-      } else {
-        graph_->launch(runtime_.stream());
-        runtime_.synchronize();
+        return Status::ok();
+      }
+      if (clock_) runtime_.record(*clock_->begin);
+      graph_->launch(runtime_.stream());
+      if (clock_) runtime_.record(*clock_->end);
+      runtime_.synchronize();
+      if (clock_) device_us_ = runtime_.elapsed_us(*clock_->begin, *clock_->end);
+      return Status::ok();
+    } catch (const std::exception& error) {
+      return failed(error);
+    }
+  }
+
+  void time_device(bool on) override {
+    device_us_.reset();
+    clock_.reset();
+    if (on) clock_.emplace(runtime_);
+  }
+  std::optional<double> device_us() const override { return device_us_; }
+
+  Status run_pieces(std::span<const size_t> ends, std::span<double> us) noexcept override {
+    try {
+      if (pieces_.size() != us.size() || !std::ranges::equal(piece_ends_, ends)) make_pieces(ends, us.size());
+      for (const Piece& piece : pieces_) {
+        runtime_.record(*piece.clock.begin);
+        piece.graph->launch(runtime_.stream());
+        runtime_.record(*piece.clock.end);
+      }
+      runtime_.synchronize();
+      for (size_t i = 0; i < us.size(); ++i) {
+        us[i] = runtime_.elapsed_us(*pieces_[i].clock.begin, *pieces_[i].clock.end);
       }
       return Status::ok();
     } catch (const std::exception& error) {
-      return Status::error(StatusCode::kDevice, "%s: %s", name_.c_str(), error.what());
+      return failed(error);
     }
   }
 
@@ -70,19 +112,36 @@ class GpuExecutable final : public Executable {
     runtime_.synchronize();
     launch_all();  // first launches load kernels, which capture must not do
     runtime_.synchronize();
+    graph_ = capture(0, launches_.size());
+    runtime_.synchronize();
+  }
+
+  void launch_all() { launch_some(0, launches_.size()); }
+  void launch_some(size_t begin, size_t end) {
+    for (size_t i = begin; i < end; ++i) launches_[i](runtime_.stream());
+  }
+
+  std::unique_ptr<Graph> capture(size_t begin, size_t end) {
     runtime_.begin_capture();
     try {
-      launch_all();
-      graph_ = runtime_.end_capture();
+      launch_some(begin, end);
+      return runtime_.end_capture();
     } catch (...) {
       runtime_.abandon_capture();
       throw;
     }
-    runtime_.synchronize();
   }
 
-  void launch_all() {
-    for (const Launch& launch : launches_) launch(runtime_.stream());
+  void make_pieces(std::span<const size_t> ends, size_t count) {
+    runtime_.make_current();
+    pieces_.clear();
+    piece_ends_.assign(ends.begin(), ends.end());
+    size_t begin = 0;
+    for (size_t i = 0; i < count; ++i) {
+      const size_t end = i < ends.size() ? std::min(ends[i], launches_.size()) : launches_.size();
+      pieces_.push_back({capture(begin, std::max(begin, end)), Clock(runtime_)});
+      begin = std::max(begin, end);
+    }
   }
 
   void run_timed(OpTimes& times) {
@@ -106,12 +165,20 @@ class GpuExecutable final : public Executable {
     for (void* buffer : buffers_) runtime_.release(buffer);
   }
 
+  Status failed(const std::exception& error) const noexcept {
+    return Status::error(StatusCode::kDevice, "%s: %s", name_.c_str(), error.what());
+  }
+
   std::string name_;
   Runtime& runtime_;
   std::vector<Launch> launches_;
   std::vector<void*> buffers_;
   std::vector<std::unique_ptr<Event>> events_;
   std::unique_ptr<Graph> graph_;
+  std::optional<Clock> clock_;
+  std::optional<double> device_us_;
+  std::vector<size_t> piece_ends_;
+  std::vector<Piece> pieces_;
 };
 
 class GpuBackend final : public Backend {
@@ -120,6 +187,7 @@ class GpuBackend final : public Backend {
 
   std::string_view name() const override { return parts_.name; }
   DeviceInfo info() const override { return parts_.runtime->info(); }
+  DeviceSensors sensors() const override { return parts_.runtime->sensors(); }
 
   bool supports(const Op& op) const override { return find_gpu_op(op) != nullptr; }
   std::string kernel_name(const Op& op) const override { return row(op).kernel; }
@@ -147,8 +215,7 @@ class GpuBackend final : public Backend {
  private:
   const GpuOp& row(const Op& op) const {
     const GpuOp* const found = find_gpu_op(op);
-    TENDON_CHECK(found != nullptr, "the {} backend has no kernel for {} ({})", parts_.name, describe(op),
-                 op_label(op));
+    TENDON_CHECK(found != nullptr, "the {} backend has no kernel for {} ({})", parts_.name, describe(op), op_label(op));
     return *found;
   }
 

@@ -41,6 +41,7 @@ class Runtime {
   virtual ~Runtime() = default;
 
   virtual DeviceInfo info() const = 0;
+  virtual DeviceSensors sensors() const = 0;
   // 90 for "sm_90".
   virtual int architecture() const = 0;
   // Does not block on, nor wait for, the process's other streams.
