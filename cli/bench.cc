@@ -1,14 +1,13 @@
-// tendon bench: latency of whole calls, by percentile and by stage.
+// tendon bench: latency of whole calls, by percentile and by stage, beside what the device's limits allow.
 #include <algorithm>
-#include <cmath>
 #include <fstream>
-#include <map>
 
 #include <fmt/format.h>
 
 #include "base/check.h"
 #include "commands.h"
-#include "ops/cost.h"
+#include "floor.h"
+#include "measure.h"
 #include "session.h"
 #include "version.h"
 #include "workload.h"
@@ -16,153 +15,161 @@
 namespace tendon::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
+// Raised when a field changes its name or meaning. docs/bench.md lists the fields.
+constexpr int kSchema = 2;
+
 struct BenchOptions {
   ModelOptions model;
   WorkloadOptions workload;
-  int64_t iters = 0;
-  double seconds = 10;
+  MeasureOptions measure;
   std::string json, csv;
 };
 
-// Nearest-rank percentile of sorted values.
-double percentile(const std::vector<double>& sorted, double p) {
-  const auto rank = static_cast<size_t>(std::ceil(p / 100 * static_cast<double>(sorted.size())));
-  return sorted[std::clamp<size_t>(rank, 1, sorted.size()) - 1];
-}
+// One run of the command: what was set up, what was measured.
+struct Report {
+  const BenchOptions& options;
+  const Session& session;
+  const Workload& workload;
+  const Measured& measured;
+  Floor floor;
+  MemoryUse memory;
 
-struct OpClass {
-  double us = 0, flops = 0;
-  int64_t count = 0;
+  const Engine& engine() const { return *session.engine; }
+  const Plan& plan() const { return engine().plan(); }
+  double gpu_used_gb() const { return static_cast<double>(session.device_bytes_used()) * 1e-9; }
 };
 
-struct Measured {
-  int64_t op_timed_calls = 0;
-  std::vector<double> wall_ms;                           // sorted
-  std::vector<std::pair<std::string, double>> stage_ms;  // median
-  std::map<std::string, OpClass> ops;                    // means over the timed calls
-};
-
-Measured measure(Engine& engine, const Workload& workload, const BenchOptions& options) {
-  std::vector<float> actions(workload.samples().size() *
-                             static_cast<size_t>(engine.config().horizon * engine.config().action_dim));
-  // Timing each operation costs a GPU its one-launch graph, so there calls are timed whole and operations afterwards.
-  const bool apart = !engine.backend().uses_host_memory();
-  OpTimes times;
-  const auto call = [&](OpTimes* op_times) {
-    const double start = now_s();
-    const Status status = engine.infer(workload.samples(), actions, op_times);
-    if (!status.is_ok())
-      throw Error(status.code() == StatusCode::kDevice ? ErrorKind::kDevice : ErrorKind::kBadInput, status.message());
-    return (now_s() - start) * 1e3;
-  };
-  call(nullptr);  // makes the plan and warms up
-  Measured measured;
-  std::map<std::string, std::vector<double>> stages;
-  std::vector<std::string> stage_order;
-  const auto add_op_times = [&] {
-    for (const StageTime& stage : stage_times(engine.plan(), times)) {
-      if (!stages.contains(stage.name)) stage_order.push_back(stage.name);
-      stages[stage.name].push_back(stage.us * 1e-3);
-    }
-    const std::vector<Op>& ops = engine.plan().ops();
-    for (size_t at = 0; at < ops.size(); ++at) {
-      OpClass& sum = measured.ops[std::string(op_name(ops[at]))];
-      sum.us += times.duration_us[at];
-      sum.flops += cost(ops[at]).flops;
-      ++sum.count;
-    }
-    ++measured.op_timed_calls;
-  };
-  const double begin = now_s();
-  for (int64_t i = 0; options.iters > 0 ? i < options.iters : (i < 3 || now_s() - begin < options.seconds); ++i) {
-    measured.wall_ms.push_back(call(apart ? nullptr : &times));
-    if (!apart) add_op_times();
-  }
-  for (int i = 0; apart && i < 5; ++i) {
-    call(&times);
-    add_op_times();
-  }
-  const auto calls = static_cast<double>(measured.op_timed_calls);
-  for (auto& [name, sum] : measured.ops) {
-    sum.us /= calls;
-    sum.flops /= calls;
-    sum.count /= measured.op_timed_calls;
-  }
-  std::ranges::sort(measured.wall_ms);
-  for (const std::string& name : stage_order) {
-    std::ranges::sort(stages[name]);
-    measured.stage_ms.emplace_back(name, percentile(stages[name], 50));
-  }
-  return measured;
+Json percentiles(const Times& times) {
+  return {{"p50", times.percentile(50)},
+          {"p90", times.percentile(90)},
+          {"p99", times.percentile(99)},
+          {"max", times.max()},
+          {"min", times.min()}};
 }
 
-int run_bench(const BenchOptions& options) {
-  Session session = open_session(options.model);
-  const Workload workload(session.model.config, options.workload);
-  const Measured measured = measure(*session.engine, workload, options);
-  const MemoryUse memory = memory_use();
-  const WeightStore& store = session.engine->store();
-  const Plan& plan = session.engine->plan();
-  const double p50 = percentile(measured.wall_ms, 50);
+template <class T>
+Json or_null(const std::optional<T>& value) {
+  return value ? Json(*value) : Json();
+}
 
-  nlohmann::ordered_json json = {{"schema", 1},
-                                 {"version", TENDON_VERSION},
-                                 {"commit", TENDON_COMMIT},
-                                 {"device", describe_device(*session.backend)},
-                                 {"checkpoint", options.model.checkpoint},
-                                 {"precision", options.model.precision},
-                                 {"views", options.workload.views},
-                                 {"prompt_tokens", workload.prompt_tokens()},
-                                 {"prefix_rows", session.engine->bucket().prefix_rows},
-                                 {"horizon", session.model.config.horizon},
-                                 {"steps", session.engine->schedule().times.size()},
-                                 {"batch", options.workload.batch},
-                                 {"calls", measured.wall_ms.size()},
-                                 {"wall_ms",
-                                  {{"p50", p50},
-                                   {"p90", percentile(measured.wall_ms, 90)},
-                                   {"p99", percentile(measured.wall_ms, 99)},
-                                   {"max", measured.wall_ms.back()},
-                                   {"min", measured.wall_ms.front()}}},
-                                 {"hz", 1e3 / p50},
-                                 {"samples_per_s", 1e3 / p50 * static_cast<double>(options.workload.batch)},
-                                 {"seconds", {{"load", session.load_s}, {"ready", session.ready_s}}},
-                                 {"memory_bytes",
-                                  {{"weights_in_place", store.in_place_bytes()},
-                                   {"weights_copied", store.copied_bytes()},
-                                   {"arena", plan.arena_bytes()},
-                                   {"workspace", plan.workspace_bytes()},
-                                   {"process_peak", memory.peak}}}};
-  for (const auto& [name, ms] : measured.stage_ms) json["stage_ms"][name] = ms;
-  for (const auto& [name, sum] : measured.ops) {
+Json json_of(const Floor& floor, const Measured& measured) {
+  Json json = {{"ms", or_null(floor.ms)}, {"share", nullptr}, {"missing", nullptr}};
+  if (floor.ms) json["share"] = *floor.ms / measured.wall.percentile(50);
+  if (!floor.missing.empty()) json["missing"] = floor.missing;
+  return json;
+}
+
+Json json_of(const Energy& energy) {
+  Json json = {{"j_per_call", or_null(energy.j_per_call)},
+               {"mean_w", or_null(energy.mean_w)},
+               {"core_mhz", or_null(energy.core_mhz)},
+               {"memory_mhz", or_null(energy.memory_mhz)},
+               {"calls", energy.calls},
+               {"seconds", energy.seconds},
+               {"missing", nullptr}};
+  if (!energy.missing.empty()) json["missing"] = energy.missing;
+  return json;
+}
+
+Json json_of(const Report& r) {
+  const Measured& m = r.measured;
+  const double p50 = m.wall.percentile(50);
+  const StartTimes& start = r.engine().start_times();
+  Json json = {
+      {"schema", kSchema},
+      {"version", TENDON_VERSION},
+      {"commit", TENDON_COMMIT},
+      {"device", describe_device(*r.session.backend)},
+      {"checkpoint", r.options.model.checkpoint},
+      {"precision", r.options.model.precision},
+      {"views", r.options.workload.views},
+      {"prompt_tokens", r.workload.prompt_tokens()},
+      {"prefix_rows", r.engine().bucket().prefix_rows},
+      {"horizon", r.session.model.config.horizon},
+      {"steps", r.engine().schedule().times.size()},
+      {"batch", r.options.workload.batch},
+      {"calls", m.wall.count()},
+      {"wall_ms", percentiles(m.wall)},
+      {"device_ms", m.device ? percentiles(*m.device) : Json()},
+      {"first_call_ms", m.first_call_ms},
+      {"hz", 1e3 / p50},
+      {"samples_per_s", 1e3 / p50 * static_cast<double>(r.options.workload.batch)},
+      {"floor", json_of(r.floor, m)},
+      {"energy", json_of(m.energy)},
+      {"seconds",
+       {{"load", r.session.load_s},
+        {"tables", start.tables_s},
+        {"weights", start.weights_s},
+        {"weights_gb_per_s",
+         start.weights_s > 0 ? static_cast<double>(r.engine().store().copied_bytes()) / start.weights_s * 1e-9 : 0},
+        {"ready", r.session.ready_s},
+        {"plan", m.plan_s}}},
+      {"memory_bytes",
+       {{"weights_in_place", r.engine().store().in_place_bytes()},
+        {"weights_copied", r.engine().store().copied_bytes()},
+        {"arena", r.plan().arena_bytes()},
+        {"workspace", r.plan().workspace_bytes()},
+        {"device_used", r.session.device_bytes_used()},
+        {"process_peak", r.memory.peak}}}};
+  for (const auto& [name, ms] : m.stage_ms) json["stage_ms"][name] = ms;
+  for (const StageFloor& stage : r.floor.stages) {
+    json["stages"].push_back({{"stage", stage.name},
+                              {"ms", json["stage_ms"].value(stage.name, 0.0)},
+                              {"floor_ms", r.floor.ms ? Json(stage.ms) : Json()},
+                              {"gflop", stage.cost.flops * 1e-9},
+                              {"weight_gb", stage.cost.weight_bytes * 1e-9}});
+  }
+  for (const auto& [name, sum] : m.ops) {
     json["ops"].push_back({{"op", name},
                            {"count", sum.count},
                            {"ms", sum.us * 1e-3},
                            {"gflop_per_s", sum.us > 0 ? sum.flops / sum.us * 1e-3 : 0}});
   }
-  if (!options.csv.empty()) {
-    std::ofstream csv(options.csv);
-    csv << "checkpoint,precision,views,prompt_tokens,horizon,steps,batch,calls,p50_ms,p90_ms,p99_ms,max_ms\n";
-    csv << fmt::format("{},{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.3f}\n", options.model.checkpoint,
-                       options.model.precision, options.workload.views, workload.prompt_tokens(),
-                       session.model.config.horizon, session.engine->schedule().times.size(), options.workload.batch,
-                       measured.wall_ms.size(), p50, percentile(measured.wall_ms, 90), percentile(measured.wall_ms, 99),
-                       measured.wall_ms.back());
-    if (!csv.flush()) throw_bad_input("cannot write '{}'. Check the directory and its rights.", options.csv);
-  }
-  if (!options.json.empty()) write_json(json, options.json);
-  if (options.json == "-") return kExitOk;
+  return json;
+}
 
-  fmt::print("{} {}, batch {}, {} views, {} prompt tokens (prefix {}), horizon {}, {} steps, {} calls\n",
-             options.model.checkpoint, options.model.precision, options.workload.batch, options.workload.views,
-             workload.prompt_tokens(), session.engine->bucket().prefix_rows, session.model.config.horizon,
-             session.engine->schedule().times.size(), measured.wall_ms.size());
-  fmt::print("call   p50 {:.2f} ms   p90 {:.2f}   p99 {:.2f}   max {:.2f}   ({:.2f} Hz)\n\n", p50,
-             percentile(measured.wall_ms, 90), percentile(measured.wall_ms, 99), measured.wall_ms.back(), 1e3 / p50);
-  fmt::print("{:<16} {:>10}\n", "stage", "p50 ms");
-  for (const auto& [name, ms] : measured.stage_ms) fmt::print("{:<16} {:>10.2f}\n", name, ms);
-  fmt::print("\n{:<16} {:>6} {:>10} {:>7} {:>10}\n", "operation", "count", "ms", "share", "GFLOP/s");
-  std::vector<std::pair<std::string, OpClass>> ops(measured.ops.begin(), measured.ops.end());
+void write_csv(const Report& r) {
+  std::ofstream csv(r.options.csv);
+  const Times& wall = r.measured.wall;
+  csv << "checkpoint,precision,views,prompt_tokens,horizon,steps,batch,calls,p50_ms,p90_ms,p99_ms,max_ms\n";
+  csv << fmt::format("{},{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.3f}\n", r.options.model.checkpoint,
+                     r.options.model.precision, r.options.workload.views, r.workload.prompt_tokens(),
+                     r.session.model.config.horizon, r.engine().schedule().times.size(), r.options.workload.batch,
+                     wall.count(), wall.percentile(50), wall.percentile(90), wall.percentile(99), wall.max());
+  if (!csv.flush()) throw_bad_input("cannot write '{}'. Check the directory and its rights.", r.options.csv);
+}
+
+void print_times(const char* what, const Times& times) {
+  fmt::print("{:<7} p50 {:.2f} ms   p90 {:.2f}   p99 {:.2f}   max {:.2f}\n", what, times.percentile(50),
+             times.percentile(90), times.percentile(99), times.max());
+}
+
+void print_stages(const Report& r) {
+  fmt::print("\n{:<16} {:>10} {:>10} {:>8} {:>10} {:>10}\n", "stage", "p50 ms", "floor ms", "share", "TFLOP",
+             "weights GB");
+  const auto row = [&](const std::string& name, double ms, double floor_ms, const Cost& cost) {
+    const std::string limit = r.floor.ms ? fmt::format("{:.2f}", floor_ms) : "-";
+    const std::string share = r.floor.ms ? fmt::format("{:.0f}%", 100 * floor_ms / ms) : "-";
+    fmt::print("{:<16} {:>10.2f} {:>10} {:>8} {:>10.3f} {:>10.2f}\n", name, ms, limit, share, cost.flops * 1e-12,
+               cost.weight_bytes * 1e-9);
+  };
+  Cost total;
+  for (const auto& [name, ms] : r.measured.stage_ms) {
+    const auto floor = std::ranges::find(r.floor.stages, name, &StageFloor::name);
+    if (floor == r.floor.stages.end()) continue;
+    row(name, ms, floor->ms, floor->cost);
+    total += floor->cost;
+  }
+  row("call", r.measured.wall.percentile(50), r.floor.ms.value_or(0), total);
+  if (!r.floor.missing.empty()) fmt::print("no floor: {}\n", r.floor.missing);
+}
+
+void print_ops(const Report& r) {
+  fmt::print("\n{:<16} {:>6} {:>10} {:>7} {:>10}{}\n", "operation", "count", "ms", "share", "GFLOP/s",
+             r.measured.device ? "   (launched one by one)" : "");
+  std::vector<std::pair<std::string, OpClass>> ops(r.measured.ops.begin(), r.measured.ops.end());
   std::ranges::sort(ops, [](const auto& a, const auto& b) { return a.second.us > b.second.us; });
   double all_us = 0;
   for (const auto& [name, sum] : ops) all_us += sum.us;
@@ -171,12 +178,65 @@ int run_bench(const BenchOptions& options) {
     fmt::print("{:<16} {:>6} {:>10.2f} {:>6.1f}% {:>10}\n", name, sum.count, sum.us * 1e-3, 100 * sum.us / all_us,
                rate);
   }
+}
+
+void print_energy(const Energy& energy) {
+  if (energy.j_per_call) {
+    fmt::print("energy {:.2f} J a call, {:.0f} W on average (idle power included), {} calls in {:.1f} s\n",
+               *energy.j_per_call, *energy.mean_w, energy.calls, energy.seconds);
+  }
+  if (energy.core_mhz) fmt::print("clocks {:.0f} MHz", *energy.core_mhz);
+  if (energy.memory_mhz) fmt::print(", memory {:.0f} MHz", *energy.memory_mhz);
+  if (energy.core_mhz || energy.memory_mhz) fmt::print("\n");
+  if (!energy.missing.empty()) fmt::print("energy: {}\n", energy.missing);
+}
+
+void print(const Report& r) {
+  const Measured& m = r.measured;
+  const DeviceInfo device = r.session.backend->info();
+  fmt::print("{}: {} ({}){}{}{}{}\n", r.session.backend->name(), device.name, device.architecture,
+             device.driver.empty() ? "" : ", driver ", device.driver, device.runtime.empty() ? "" : ", ",
+             device.runtime);
+  fmt::print("{} {}, batch {}, {} views, {} prompt tokens (prefix {}), horizon {}, {} steps, {} calls\n",
+             r.options.model.checkpoint, r.options.model.precision, r.options.workload.batch, r.options.workload.views,
+             r.workload.prompt_tokens(), r.engine().bucket().prefix_rows, r.session.model.config.horizon,
+             r.engine().schedule().times.size(), m.wall.count());
+  print_times("call", m.wall);
+  if (m.device) print_times("device", *m.device);
+  fmt::print("        {:.2f} Hz, first call {:.2f} ms\n", 1e3 / m.wall.percentile(50), m.first_call_ms);
+  print_stages(r);
+  print_ops(r);
+  fmt::print("\n");
+  print_energy(m.energy);
+  const WeightStore& store = r.engine().store();
+  const StartTimes& start = r.engine().start_times();
+  fmt::print("start  load {:.2f} s, tables {:.2f} s, weights {:.2f} s, plan {:.2f} s\n", r.session.load_s,
+             start.tables_s, start.weights_s, m.plan_s);
   fmt::print(
-      "\nload {:.2f} s, ready {:.2f} s later; weights {:.2f} GB in place + {:.2f} GB copied or tabulated, arena {:.0f} "
-      "MB, workspace {:.0f} MB, process peak {:.2f} GB\n",
-      session.load_s, session.ready_s, static_cast<double>(store.in_place_bytes()) * 1e-9,
-      static_cast<double>(store.copied_bytes()) * 1e-9, static_cast<double>(plan.arena_bytes()) * 1e-6,
-      static_cast<double>(plan.workspace_bytes()) * 1e-6, static_cast<double>(memory.peak) * 1e-9);
+      "memory weights {:.2f} GB in place + {:.2f} GB copied or tabulated, arena {:.0f} MB, workspace {:.0f} MB, "
+      "process "
+      "peak {:.2f} GB",
+      static_cast<double>(store.in_place_bytes()) * 1e-9, static_cast<double>(store.copied_bytes()) * 1e-9,
+      static_cast<double>(r.plan().arena_bytes()) * 1e-6, static_cast<double>(r.plan().workspace_bytes()) * 1e-6,
+      static_cast<double>(r.memory.peak) * 1e-9);
+  if (!r.session.backend->uses_host_memory()) fmt::print(", on the device {:.2f} GB", r.gpu_used_gb());
+  fmt::print("\n");
+}
+
+int run_bench(const BenchOptions& options) {
+  Session session = open_session(options.model);
+  const Workload workload(session.model.config, options.workload);
+  const Measured measured = measure(*session.engine, workload, options.measure);
+  const DeviceLimits limits = session.backend->info().limits;
+  const Report report{.options = options,
+                      .session = session,
+                      .workload = workload,
+                      .measured = measured,
+                      .floor = floor_of(session.engine->plan(), limits, session.engine->options().precision),
+                      .memory = memory_use()};
+  if (!options.csv.empty()) write_csv(report);
+  if (!options.json.empty()) write_json(json_of(report), options.json);
+  if (options.json != "-") print(report);
   return kExitOk;
 }
 
@@ -186,9 +246,12 @@ Command add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   options->model.add_to(app);
   options->workload.add_to(app);
-  app.add_option("--iters", options->iters, "timed calls (default: at least 3 and --seconds)")
+  app.add_option("--iters", options->measure.iters, "timed calls (default: at least 3 and --seconds)")
       ->check(CLI::NonNegativeNumber);
-  app.add_option("--seconds", options->seconds, "least time to measure when --iters is not given")
+  app.add_option("--seconds", options->measure.seconds, "least time to measure when --iters is not given")
+      ->capture_default_str();
+  app.add_option("--power-seconds", options->measure.power_seconds,
+                 "GPU: length of the energy measurement, 1 or more; 0 leaves it out")
       ->capture_default_str();
   app.add_option("--json", options->json, "write a JSON report to this file (- for standard output)");
   app.add_option("--csv", options->csv, "write a CSV row to this file");

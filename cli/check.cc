@@ -1,10 +1,12 @@
-// tendon check: how far each stage is from a reference: the CPU backend in f32, or a file of golden values.
+// tendon check: how far each stage is from a reference, the CPU backend in f32 or a file of golden values, and whether
+// calls repeat.
 #include <fmt/format.h>
 
 #include "base/check.h"
 #include "checkpoint/safetensors.h"
 #include "commands.h"
 #include "compare.h"
+#include "measure.h"
 #include "session.h"
 #include "workload.h"
 
@@ -15,17 +17,14 @@ struct CheckOptions {
   ModelOptions model;
   WorkloadOptions workload;
   std::string against = "cpu-f32";
+  int64_t repeat_identical = 0;
   bool json = false;
 };
 
 // Runs the engine on a workload; the plan's taps can be read afterwards.
-std::vector<float> run_workload(Engine& engine, const Workload& workload) {
-  std::vector<float> actions(workload.samples().size() *
-                             static_cast<size_t>(engine.config().horizon * engine.config().action_dim));
-  const Status status = engine.infer(workload.samples(), actions);
-  if (!status.is_ok())
-    throw Error(status.code() == StatusCode::kDevice ? ErrorKind::kDevice : ErrorKind::kBadInput, status.message());
-  return actions;
+void run_workload(Engine& engine, const Workload& workload) {
+  std::vector<float> actions;
+  call(engine, workload, actions);
 }
 
 // --- against another engine -----------------------------------------------------------------------------------------
@@ -273,10 +272,28 @@ ErrorTable check_against_file(const CheckOptions& options, Session& session) {
   return table;
 }
 
+// The same input again and again must give the same bytes.
+struct Repeats {
+  int64_t calls = 0, first_different = -1;
+  bool ok() const { return first_different < 0; }
+};
+
 int run_check(const CheckOptions& options) {
-  Session session = open_session(options.model, {.preset = nullptr, .taps = true});
-  const ErrorTable table =
-      options.against == "cpu-f32" ? check_against_cpu(options, session) : check_against_file(options, session);
+  const bool compares = options.against != "none";
+  if (!compares && options.repeat_identical == 0) {
+    throw_bad_use("--against none checks nothing by itself; add --repeat-identical N, or name a reference.");
+  }
+  Session session = open_session(options.model, {.preset = nullptr, .taps = compares});
+  Repeats repeats{.calls = options.repeat_identical};
+  if (options.repeat_identical > 0) {
+    const Workload workload(session.model.config, options.workload);
+    repeats.first_different = first_different_call(*session.engine, workload, options.repeat_identical);
+  }
+  ErrorTable table;
+  if (compares) {
+    table = options.against == "cpu-f32" ? check_against_cpu(options, session) : check_against_file(options, session);
+  }
+  const bool ok = (!compares || table.ok()) && repeats.ok();
   const MemoryUse memory = memory_use();
   if (options.json) {
     write_json({{"checkpoint", options.model.checkpoint},
@@ -284,16 +301,25 @@ int run_check(const CheckOptions& options) {
                 {"precision", options.model.precision},
                 {"rope_freq", options.model.rope},
                 {"device", describe_device(*session.backend)},
-                {"ok", table.ok()},
+                {"ok", ok},
+                {"repeat", {{"calls", repeats.calls}, {"identical", repeats.ok()}}},
                 {"rows", table.json()}},
                {});
-  } else {
+    return ok ? kExitOk : kExitCheckFailed;
+  }
+  if (compares) {
     table.print(fmt::format("{} in {} on {}, against {}", options.model.checkpoint, options.model.precision,
                             session.backend->name(), options.against));
     fmt::print("\n{} (peak memory {:.2f} GB)\n", table.ok() ? "all within bounds" : "OUT OF BOUNDS",
                static_cast<double>(memory.peak) * 1e-9);
   }
-  return table.ok() ? kExitOk : kExitCheckFailed;
+  if (!repeats.ok()) {
+    fmt::print("NOT REPEATABLE: call {} of {} gave other bytes than the first\n", repeats.first_different + 1,
+               repeats.calls);
+  } else if (repeats.calls > 0) {
+    fmt::print("{} calls with the same input gave the same bytes\n", repeats.calls);
+  }
+  return ok ? kExitOk : kExitCheckFailed;
 }
 
 }  // namespace
@@ -302,8 +328,11 @@ Command add_check(CLI::App& app) {
   auto options = std::make_shared<CheckOptions>();
   options->model.add_to(app);
   options->workload.add_to(app);
-  app.add_option("--against", options->against, "cpu-f32, or a file of golden values (safetensors)")
+  app.add_option("--against", options->against, "cpu-f32, a file of golden values (safetensors), or none")
       ->capture_default_str();
+  app.add_option("--repeat-identical", options->repeat_identical,
+                 "call N times with the same input; the bytes must be the same")
+      ->check(CLI::NonNegativeNumber);
   app.add_flag("--json", options->json, "machine-readable output");
   return [options] { return run_check(*options); };
 }

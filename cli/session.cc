@@ -3,6 +3,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdio>
 #include <fstream>
@@ -63,6 +64,7 @@ Session open_session(const ModelOptions& options, const SessionOptions& session_
   const DeviceInfo device = session.backend->info();
   log_info(log, "{} backend: {} ({}), {} threads", session.backend->name(), device.name, device.architecture,
            device.threads_or_sms);
+  session.free_bytes_at_open = device.free_bytes;
   const double start = now_s();
   session.model = load_model(options.checkpoint, options.load_options(session_options.preset), log,
                              stderr_progress("making weights"));
@@ -79,6 +81,12 @@ Session open_session(const ModelOptions& options, const SessionOptions& session_
            variant_name(session.model.config.variant), session.load_s, session.ready_s,
            dtype_name(engine_options.precision), session.model.config.horizon, session.engine->schedule().times.size());
   return session;
+}
+
+size_t Session::device_bytes_used() const {
+  if (backend->uses_host_memory()) return 0;
+  const size_t free = backend->info().free_bytes;
+  return free_bytes_at_open - std::min(free, free_bytes_at_open);
 }
 
 LogSink stderr_log() {
@@ -152,7 +160,12 @@ nlohmann::ordered_json describe_device(const Backend& backend) {
           {"name", info.name},
           {"architecture", info.architecture},
           {"threads_or_sms", info.threads_or_sms},
-          {"memory_bytes", info.memory_bytes}};
+          {"memory_bytes", info.memory_bytes},
+          {"driver", info.driver},
+          {"runtime", info.runtime},
+          {"limits",
+           {{"bf16_tflop_per_s", info.limits.bf16_flops_per_s * 1e-12},
+            {"read_gb_per_s", info.limits.read_bytes_per_s * 1e-9}}}};
 }
 
 }  // namespace tendon::cli

@@ -39,8 +39,12 @@ struct Session {
   std::unique_ptr<Backend> backend;
   LoadedModel model;
   std::unique_ptr<Engine> engine;
-  double load_s = 0;   // checkpoint opened or synthetic weights made
-  double ready_s = 0;  // tables, weights on the device
+  double load_s = 0;              // checkpoint opened or synthetic weights made
+  double ready_s = 0;             // tables, weights on the device
+  size_t free_bytes_at_open = 0;  // of the device, before anything was put there
+
+  // What became less on the device since then: weights, plans, and the runtime's own. 0 where the host computes.
+  size_t device_bytes_used() const;
 };
 
 struct SessionOptions {

@@ -218,6 +218,7 @@ TEST_F(Cli, BadUseIsExplainedWithExitCode2) {
       {plus(bench, {"--batch", "0"}), {"--batch"}},
       {plus(bench, {"--prompt-tokens", "0"}), {"--prompt-tokens"}},
       {with(bench, "--iters", "-1"), {"--iters"}},
+      {{"check", "--checkpoint", kPi0, "--against", "none"}, {"none", "--repeat-identical"}},
       {{"synth", "--model", "pi2", "--out", path("x")}, {"--model", "pi2"}},
       {{"synth", "--size", "huge", "--out", path("x")}, {"--size", "huge"}},
       {{"synth", "--size", "tiny", "--action-dim", "0", "--out", path("x")}, {"--action-dim"}},
@@ -446,16 +447,39 @@ TEST_F(Cli, SynthInfoRunBenchCheck) {
                              "/wall_ms/p99",
                              "/wall_ms/max",
                              "/wall_ms/min",
+                             "/device_ms",
+                             "/first_call_ms",
                              "/hz",
                              "/samples_per_s",
+                             "/floor/ms",
+                             "/floor/missing",
+                             "/energy/j_per_call",
+                             "/energy/missing",
                              "/seconds/load",
+                             "/seconds/tables",
+                             "/seconds/weights",
+                             "/seconds/weights_gb_per_s",
+                             "/seconds/plan",
                              "/memory_bytes/arena",
+                             "/memory_bytes/device_used",
+                             "/stages/0/stage",
+                             "/stages/0/gflop",
+                             "/stages/0/weight_gb",
                              "/stage_ms/vision",
                              "/stage_ms/denoise",
                              "/ops/0/op",
                              "/ops/0/ms"});
+    EXPECT_EQ(measured["schema"], 2);
     EXPECT_EQ(measured["calls"], 2);
     EXPECT_EQ(measured["batch"], 2);
+    // A host has no clock of its own, no sensors and no measured limits: the fields are null, with a reason.
+    EXPECT_TRUE(measured["device_ms"].is_null());
+    EXPECT_TRUE(measured["floor"]["ms"].is_null());
+    EXPECT_THAT(measured["floor"]["missing"].get<std::string>(), HasSubstr("measured"));
+    EXPECT_THAT(measured["energy"]["missing"].get<std::string>(), HasSubstr("sensors"));
+    EXPECT_EQ(measured["stages"].size(), 3U);
+    EXPECT_GT(measured["stages"][1]["gflop"], 0);
+    EXPECT_GT(measured["stages"][2]["weight_gb"], 0);
     EXPECT_LE(measured["wall_ms"]["min"], measured["wall_ms"]["p50"]);
     EXPECT_LE(measured["wall_ms"]["p50"], measured["wall_ms"]["max"]);
     const std::string table = read_text(csv);
@@ -472,7 +496,14 @@ TEST_F(Cli, SynthInfoRunBenchCheck) {
                             "/rows/0/ok"});
       EXPECT_EQ(check["ok"], true);
       EXPECT_EQ(check["rows"].back()["quantity"], "actions");
+      EXPECT_EQ(check["repeat"]["calls"], 0);
     }
+    const json repeated = run_json({"check", "--checkpoint", checkpoint, "--threads", "1", "--json", "--against",
+                                    "none", "--repeat-identical", "5"});
+    EXPECT_EQ(repeated["ok"], true);
+    EXPECT_EQ(repeated["repeat"]["calls"], 5);
+    EXPECT_EQ(repeated["repeat"]["identical"], true);
+    EXPECT_TRUE(repeated["rows"].empty());
     const Result text = tendon({"check", "--checkpoint", checkpoint, "--threads", "1"});
     EXPECT_EQ(text.code, 0) << text.err;
     EXPECT_THAT(text.out, HasSubstr("all within bounds"));
