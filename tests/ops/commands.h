@@ -1,6 +1,7 @@
 // The subcommands of op_check.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "backend/registry.h"
@@ -10,11 +11,12 @@ namespace tendon::op_check {
 struct CommandOptions {
   std::string backend = "cpu";
   BackendOptions backend_options;
-  std::string filter;     // part of a case's name
-  std::string json_path;  // bench: also write the rows there
-  double seconds = 0.25;  // bench: time for each shape
-  bool cpu_time = false;  // bench: CPU time over the threads instead of wall time
-  bool slow = false;      // test: the slow cases instead of the others
+  std::string filter;                // part of a case's name
+  std::string json_path;             // bench: also write the rows there
+  int64_t max_elements = INT64_MAX;  // test: leave out cases whose buffers hold more
+  double seconds = 0.25;             // bench: time for each shape
+  bool cpu_time = false;             // bench: CPU time over the threads instead of wall time
+  bool slow = false;                 // test: the slow cases instead of the others
   bool verbose = false;
 };
 

@@ -12,6 +12,7 @@
 namespace {
 
 constexpr const char* kHelp = R"(op_check test      [--slow] [--verbose]   every operation against the oracle
+                   [--max-elements N]     only cases whose buffers hold so many in all
 op_check self-test [--verbose]            plants faults in results: all must be found
 op_check bench     [--seconds S] [--json FILE|-]   time of the real shapes, × the vendor library
                    [--cpu-time]           on a busy machine: CPU time / threads (set OMP_WAIT_POLICY=passive)
@@ -44,6 +45,8 @@ int run(int argc, char** argv) {
       options.filter = value();
     } else if (word == "--seconds") {
       options.seconds = std::atof(value());
+    } else if (word == "--max-elements") {
+      options.max_elements = std::atoll(value());
     } else if (word == "--json") {
       options.json_path = value();
     } else if (word == "--cpu-time") {

@@ -11,6 +11,12 @@
 namespace tendon::op_check {
 namespace {
 
+int64_t elements_of(const Case& test) {
+  int64_t elements = 0;
+  for (const Buffer& buffer : test.buffers) elements += buffer.value.shape.elements();
+  return elements;
+}
+
 struct Tally {
   int passed = 0, failed = 0;
   void count(const std::string& name, const std::string& failure) {
@@ -63,6 +69,7 @@ int run_test(const CommandOptions& options) {
   std::string worst_name;
   for (const Case& test : all_cases()) {
     if (test.slow != options.slow || test.name.find(options.filter) == std::string::npos) continue;
+    if (elements_of(test) > options.max_elements) continue;
     const auto before = std::chrono::steady_clock::now();
     Outcome outcome;
     try {
@@ -110,8 +117,7 @@ int run_self_test(const CommandOptions& options) {
   int found = 0;
   int missed = 0;
   for (const Case& test : all_cases()) {
-    int64_t elements = 0;
-    for (const Buffer& buffer : test.buffers) elements += buffer.value.shape.elements();
+    const int64_t elements = elements_of(test);
     if (test.slow || elements > 200000 || elements == 0) continue;
     for (const Plan& plan : plans) {
       const Outcome outcome = run_case(*backend, test, plan.tamper);

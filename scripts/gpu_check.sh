@@ -1,0 +1,163 @@
+#!/usr/bin/env bash
+# Checks and measures the GPU engine on a machine with a card: scripts/gpu_check.sh [options]
+#
+#   --out DIR      where results go (default: gpu_check): one JSON, one table, the raw reports and logs
+#   --only LIST    some of these, comma-separated: ops,sanitizer,golden,repeat,bench,torch,ceilings
+#   --quick        about two minutes: the standard workload, bf16 golden values, ten repeats, no sanitizer, no PyTorch
+#   --device N     card index (default 0)
+#
+# Without TENDON_BIN it builds the preset cuda. Environment:
+#   TENDON_BIN=DIR     take `tendon` and `op_check` from there, and libraries that the system lacks (scripts/gpu_bundle.sh)
+#   TENDON_COMMIT=ID   the commit to note where there is no git
+#   PYTHON=…           a Python with PyTorch, for the baseline and the ceilings (default python3; without: left out)
+# Every step has a time limit and goes on after a failure; exits 1 when any step failed. About 8 minutes on an H100.
+set -euo pipefail
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+out=gpu_check only='' quick=0 device=0
+while (($#)); do
+  case $1 in
+    --out) out=${2:?--out needs a folder} && shift ;;
+    --only) only=${2:?--only needs a list} && shift ;;
+    --device) device=${2:?--device needs a number} && shift ;;
+    --quick) quick=1 ;;
+    -h | --help)
+      sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
+      exit 0
+      ;;
+    *) die "gpu_check.sh: unknown option '$1' (try --help)" ;;
+  esac
+  shift
+done
+for step in ${only//,/ }; do
+  case $step in
+    ops | sanitizer | golden | repeat | bench | torch | ceilings) ;;
+    *) die "gpu_check.sh: --only: there is no step '$step'" ;;
+  esac
+done
+wanted() {
+  if [[ -n $only ]]; then
+    [[ ",$only," == *",$1,"* ]]
+  else
+    ((!quick)) || [[ $1 == golden || $1 == repeat || $1 == bench ]]
+  fi
+}
+
+if [[ -n ${TENDON_BIN:-} ]]; then
+  tendon=$TENDON_BIN/tendon op_check=$TENDON_BIN/op_check
+  export LD_LIBRARY_PATH=$TENDON_BIN${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
+else
+  scripts/build.sh cuda tendon op_check
+  tendon=build/cuda/cli/tendon op_check=build/cuda/tests/ops/op_check
+fi
+[[ -x $tendon ]] || die "there is no program $tendon"
+python=${PYTHON:-python3}
+export CUDA_VISIBLE_DEVICES=$device
+commit=${TENDON_COMMIT:-$(git -c safe.directory='*' rev-parse --short=10 HEAD 2>/dev/null || echo unknown)}
+
+mkdir -p "$out/log" "$out/bench"
+rm -f "$out/bench"/*.json "$out/log"/*.txt
+steps=$out/log/steps.tsv
+: >"$steps"
+failed=0
+
+# step NAME LIMIT_S COMMAND…: runs it with a time limit; output goes to log/NAME.txt.
+step() {
+  local name=$1 limit=$2 status=0 start
+  shift 2
+  start=$(date +%s.%N)
+  timeout --kill-after=10 "$limit" "$@" >"$out/log/$name.txt" 2>&1 || status=$?
+  local seconds
+  seconds=$(awk -v a="$start" -v b="$(date +%s.%N)" 'BEGIN { printf "%.1f", b - a }')
+  printf '%s\t%d\t%s\t%s\n' "$name" "$status" "$seconds" "$*" >>"$steps"
+  if ((status == 0)); then
+    say "$name: ok, $seconds s"
+  else
+    failed=1
+    say "$name: FAILED with $status after $seconds s (limit $limit s); the end of $out/log/$name.txt:"
+    tail -n 8 "$out/log/$name.txt" >&2
+  fi
+}
+skip() { say "$1: left out: $2" && printf '%s\t-1\t0\t%s\n' "$1" "$2" >>"$steps"; }
+
+if command -v nvidia-smi >/dev/null; then
+  nvidia-smi -i "$device" --format=csv \
+    --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu,utilization.gpu \
+    >"$out/log/card.txt" 2>&1 || true
+fi
+
+# bench NAME CALLS [options]: one row of the table.
+bench() {
+  local name=$1 calls=$2
+  shift 2
+  ((!quick)) || calls=$((calls > 200 ? 200 : calls))
+  step "bench_$name" 90 "$tendon" bench --backend cuda --iters "$calls" --json "$out/bench/$name.json" "$@"
+}
+if wanted bench; then
+  bench pi0 1000 --checkpoint synthetic:pi0
+  bench pi0_h50 200 --checkpoint synthetic:pi0 --horizon 50
+  if ((!quick)); then
+    bench pi0_v2 200 --checkpoint synthetic:pi0 --views 2
+    bench pi0_v1 200 --checkpoint synthetic:pi0 --views 1
+    bench pi0_b4 50 --checkpoint synthetic:pi0 --batch 4
+    bench pi0_b16 20 --checkpoint synthetic:pi0 --batch 16
+    bench pi05_h50 100 --checkpoint synthetic:pi05 --prompt-tokens 200 --horizon 50
+  fi
+  bench pi05_h10 200 --checkpoint synthetic:pi05 --prompt-tokens 200 --horizon 10
+fi
+
+if wanted golden; then
+  for variant in pi0 pi05; do
+    golden=tests/data/full_$variant/golden.safetensors
+    for precision in bf16 f32; do
+      if ((quick)) && [[ $precision == f32 ]]; then continue; fi
+      step "golden_${variant}_$precision" 120 "$tendon" check --backend cuda --checkpoint "synthetic:$variant" \
+        --precision "$precision" --against "$golden"
+    done
+    step "stages_$variant-tiny" 60 "$tendon" check --backend cuda --checkpoint "synthetic:$variant-tiny" --precision f32
+  done
+fi
+
+if wanted repeat; then
+  repeats=$((quick ? 10 : 100))
+  for variant in pi0 pi05; do
+    step "repeat_$variant" 60 "$tendon" check --backend cuda --checkpoint "synthetic:$variant" --against none \
+      --repeat-identical "$repeats"
+  done
+fi
+
+if wanted ops; then
+  step ops 150 "$op_check" test --backend cuda --verbose
+  step ops_slow 60 "$op_check" test --backend cuda --slow --verbose
+  step ops_bench 60 "$op_check" bench --backend cuda --seconds 0.05 --json "$out/log/ops_bench.json"
+fi
+
+if wanted sanitizer; then
+  sanitizer=$(command -v compute-sanitizer || true)
+  [[ -n $sanitizer || ! -x /usr/local/cuda/bin/compute-sanitizer ]] || sanitizer=/usr/local/cuda/bin/compute-sanitizer
+  if [[ -z $sanitizer ]]; then
+    skip sanitizer 'there is no compute-sanitizer'
+  else
+    for tool in memcheck racecheck; do
+      checked=("$sanitizer" --tool "$tool" --error-exitcode 9)
+      step "${tool}_ops" 90 "${checked[@]}" "$op_check" test --backend cuda --max-elements 20000
+      for variant in pi0 pi05; do
+        step "${tool}_$variant-tiny" 60 "${checked[@]}" "$tendon" check --backend cuda \
+          --checkpoint "synthetic:$variant-tiny" --steps 2
+      done
+    done
+  fi
+fi
+
+if wanted torch || wanted ceilings; then
+  if ! "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
+    skip torch "$python has no PyTorch that sees a card"
+  else
+    if wanted torch; then step torch_pi0 150 "$python" bench/baselines/torch_pi0.py --iters 200; fi
+    if wanted ceilings; then step ceilings 60 "$python" bench/baselines/ceilings.py --json "$out/log/ceilings.json"; fi
+  fi
+fi
+
+step report 30 "$python" tools/gpu_report.py "$out" --commit "$commit"
+cat "$out/gpu_check.md" 2>/dev/null || true
+exit "$failed"

@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""Joins what scripts/gpu_check.sh left in its output folder into gpu_check.json and gpu_check.md.
+
+Standard library only. PyTorch's figures are taken from the log of bench/baselines/torch_pi0.py of the same run."""
+import argparse
+import json
+import pathlib
+import re
+import time
+
+
+def read_steps(folder):
+    steps = []
+    for line in (folder / "log" / "steps.tsv").read_text().splitlines():
+        name, status, seconds, command = line.split("\t", 3)
+        steps.append({"step": name, "status": int(status), "seconds": float(seconds), "command": command})
+    return steps
+
+
+ORDER = ["pi0", "pi0_h50", "pi0_v2", "pi0_v1", "pi05_h10", "pi05_h50", "pi0_b4", "pi0_b16"]
+
+
+def read_benches(folder):
+    rows = {path.stem: json.loads(path.read_text()) for path in (folder / "bench").glob("*.json")}
+    return dict(sorted(rows.items(), key=lambda row: (ORDER.index(row[0]) if row[0] in ORDER else len(ORDER), row[0])))
+
+
+def read_torch(folder):
+    """Milliseconds of the baseline's whole call and stages, or None."""
+    log = folder / "log" / "torch_pi0.txt"
+    if not log.exists():
+        return None
+    text = log.read_text()
+    whole = re.search(r"graph\] B=(\d+) cams=(\d+) prompt=(\d+) horizon=(\d+) steps=(\d+) .*?ms \[([^\]]*)\]", text)
+    if not whole:
+        return None
+    smallest, p50, p95, mean = (float(x) for x in whole.group(6).split(","))
+    result = {"p50_ms": p50, "min_ms": smallest, "p95_ms": p95, "mean_ms": mean, "bench": "pi0"}
+    stages = re.search(r"vit ([\d.]+) prefill ([\d.]+) denoise ([\d.]+)", text)
+    if stages:
+        result["stage_ms"] = dict(zip(("vision", "prefix", "denoise"), (float(x) for x in stages.groups())))
+    return result
+
+
+def number(value, digits=2):
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def percent(value):
+    return "–" if value is None else f"{100 * value:.0f} %"
+
+
+def describe(row):
+    text = f"{'π0.5' if 'pi05' in row['checkpoint'] else 'π0'}, {row['views']} views, S={row['prefix_rows']}, H={row['horizon']}"
+    return text + (f", batch {row['batch']}" if row["batch"] != 1 else "")
+
+
+def latency_table(benches, torch):
+    lines = [
+        "| workload (bf16, 10 steps) | p50 ms | p99 ms | device p50 ms | PyTorch p50 ms | ratio | floor ms | of the floor | J a call | first call ms | calls |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
+    ]
+    for name, row in benches.items():
+        p50 = row["wall_ms"]["p50"]
+        beside = torch["p50_ms"] if torch and torch["bench"] == name else None
+        device = row["device_ms"]["p50"] if row["device_ms"] else None
+        lines.append(
+            f"| {describe(row)} | {number(p50)} | {number(row['wall_ms']['p99'])} | {number(device)} | {number(beside)} "
+            f"| {number(p50 / beside if beside else None)} | {number(row['floor']['ms'])} | {percent(row['floor']['share'])} "
+            f"| {number(row['energy']['j_per_call'])} | {number(row['first_call_ms'])} | {row['calls']} |"
+        )
+    return lines
+
+
+def stage_table(benches, torch):
+    lines = ["| workload | stage | ms | PyTorch ms | floor ms | of the floor |", "|---|---|---|---|---|---|"]
+    for name, row in benches.items():
+        for stage in row["stages"]:
+            beside = torch.get("stage_ms", {}).get(stage["stage"]) if torch and torch["bench"] == name else None
+            floor = stage["floor_ms"]
+            share = floor / stage["ms"] if floor and stage["ms"] else None
+            lines.append(
+                f"| {describe(row)} | {stage['stage']} | {number(stage['ms'])} | {number(beside)} | {number(floor)} | {percent(share)} |"
+            )
+    return lines
+
+
+def start_table(benches):
+    lines = ["| workload | load s | tables s | weights s (GB/s) | plan s | on the card GB | weights GB |", "|---|---|---|---|---|---|---|"]
+    for row in benches.values():
+        s, m = row["seconds"], row["memory_bytes"]
+        lines.append(
+            f"| {describe(row)} | {number(s['load'])} | {number(s['tables'])} | {number(s['weights'])} ({number(s['weights_gb_per_s'], 1)}) "
+            f"| {number(s['plan'])} | {number(m['device_used'] * 1e-9)} | {number(m['weights_copied'] * 1e-9)} |"
+        )
+    return lines
+
+
+def step_table(steps):
+    lines = ["| step | result | s |", "|---|---|---|"]
+    for step in steps:
+        result = {0: "ok", -1: "left out: " + step["command"]}.get(step["status"], f"**failed ({step['status']})**")
+        lines.append(f"| {step['step']} | {result} | {step['seconds']:.1f} |")
+    return lines
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--commit", default="unknown")
+    options = parser.parse_args()
+    folder = options.folder
+    steps, benches, torch = read_steps(folder), read_benches(folder), read_torch(folder)
+    card_file = folder / "log" / "card.txt"
+    card = card_file.read_text().strip().splitlines()[-1] if card_file.exists() else ""
+    any_row = next(iter(benches.values()), {})
+    device = any_row.get("device", {})
+    energy = any_row.get("energy", {})
+    report = {
+        "schema": 1,
+        "commit": options.commit,
+        "date": time.strftime("%Y-%m-%d"),
+        "card": card,
+        "device": device,
+        "ok": all(step["status"] in (0, -1) for step in steps),
+        "steps": steps,
+        "torch": torch,
+        "bench": benches,
+    }
+    (folder / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
+    lines = [f"# GPU check, {report['date']}", ""]
+    lines.append(
+        f"{device.get('name', '?')}, driver {device.get('driver', '') or '?'}, {device.get('runtime', '') or '?'}, commit `{options.commit}`; clocks while "
+        f"running: SM {number(energy.get('core_mhz'), 0)} MHz, memory {number(energy.get('memory_mhz'), 0)} MHz; mean power {number(energy.get('mean_w'), 0)} W."
+    )
+    if card:
+        lines += ["", f"`nvidia-smi` (name, driver, most SM and memory clock, power limit, temperature, use): {card}"]
+    if benches:
+        lines += ["", *latency_table(benches, torch), "", *stage_table(benches, torch), "", *start_table(benches)]
+    lines += ["", *step_table(steps), ""]
+    (folder / "gpu_check.md").write_text("\n".join(lines))
+
+
+if __name__ == "__main__":
+    main()
