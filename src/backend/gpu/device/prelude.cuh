@@ -103,11 +103,15 @@ TENDON_DEVICE void store_vec(T* p, const Vec<T>& v) {
 
 // --- functions ----------------------------------------------------------------------------------------------------
 
+// To about 2⁻²² + 2⁻²³·|x| relative, and two units in the last place: a third of the instructions of expf and division.
+TENDON_DEVICE float fast_exp(float x) { return __expf(x); }
+TENDON_DEVICE float fast_divide(float x, float y) { return __fdividef(x, y); }
+
 // ½x(1 + tanh(u)) = x / (1 + exp(-2u)): no cancellation in the tails.
 TENDON_DEVICE float gelu_tanh(float x) {
   const float u = 0.7978845608028654F * (x + 0.044715F * x * x * x);
-  return x / (1.0F + expf(-2.0F * u));
+  return fast_divide(x, 1.0F + fast_exp(-2.0F * u));
 }
-TENDON_DEVICE float silu(float x) { return x / (1.0F + expf(-x)); }
+TENDON_DEVICE float silu(float x) { return fast_divide(x, 1.0F + fast_exp(-x)); }
 
 }  // namespace tendon::gpu

@@ -1,0 +1,224 @@
+// Products: the tiles that exist, which of them takes what, and how one is launched.  Product in gemm.h has the
+// formula; gemm_tile.cuh and gemm_plain.cuh the kernels.
+#include "backend/gpu/gemm.h"
+
+#include <algorithm>
+
+#include "backend/gpu/gemm_plain.cuh"
+#include "backend/gpu/gemm_tile.cuh"
+#include "backend/gpu/gpu_rt.h"
+
+namespace tendon::gpu {
+namespace {
+
+// Sums the parts of K in their order, eight output columns a thread.
+template <class T>
+TENDON_KERNEL void join_parts_kernel(GemmSink sink, int splits) {
+  const GemmEpilogue& e = sink.epilogue;
+  const int col = (static_cast<int>(blockIdx.x) * static_cast<int>(blockDim.x) + static_cast<int>(threadIdx.x)) * 8;
+  const int row = static_cast<int>(blockIdx.y);
+  if (col >= e.cols) return;
+  const auto join = [&](int at) {
+    const float* const part = sink.parts + row * sink.pitch + at;
+    Eight<float> sums = load_eight(part);
+#pragma unroll 4
+    for (int s = 1; s < splits; ++s) {
+      const Eight<float> next = load_eight(part + static_cast<int64_t>(s) * e.rows * sink.pitch);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sums[i] += next[i];
+    }
+    return sums;
+  };
+  if (sink.gate_up) {
+    store_columns(e, row, col, finished_gate_up<T>(join(2 * col), join(2 * col + 8)));
+  } else {
+    const Eight<T> residual = load_residual<T>(e, row, col);
+    store_columns(e, row, col, finished<T>(e, load_terms(e, col), row, col, join(col), residual));
+  }
+}
+
+struct Instance {
+  Tile tile;
+  void (*launch)(const TileArgs& args, dim3 grid, Stream stream);
+};
+
+template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
+constexpr Instance instance(float efficiency, int blocks_per_sm) {
+  return {{kRows, kCols, kDepth, kStages, efficiency, blocks_per_sm},
+          [](const TileArgs& args, dim3 grid, Stream stream) {
+            launch<tile_gemm_kernel<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages>>(
+                {.grid = grid,
+                 .block = kRowWaves * kColWaves * kWarpSize,
+                 .shared_bytes = tile_shared_bytes<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages>(),
+                 .stream = stream},
+                args);
+          }};
+}
+
+// rows, cols, depth, waves along rows and cols, stages. The shared memory of an sm_90 multiprocessor is 227 KB.
+const Instance kInstances[] = {
+    instance<160, 256, 64, 2, 4, 4>(1.0F, 1), instance<160, 256, 64, 2, 4, 3>(1.0F, 1),
+    instance<128, 256, 64, 2, 4, 3>(1.0F, 1), instance<128, 256, 64, 2, 4, 4>(1.0F, 1),
+    instance<128, 256, 32, 2, 4, 4>(1.0F, 1), instance<256, 128, 64, 4, 2, 3>(1.0F, 1),
+    instance<160, 128, 64, 2, 2, 3>(1.0F, 2), instance<128, 128, 64, 2, 2, 3>(1.0F, 2),
+    instance<128, 128, 32, 2, 2, 5>(1.0F, 2), instance<96, 128, 64, 2, 2, 3>(0.9F, 2),
+    instance<64, 256, 64, 1, 4, 2>(0.9F, 2),  instance<64, 128, 64, 2, 2, 4>(0.8F, 2),
+    instance<64, 64, 64, 2, 2, 4>(0.6F, 3),   instance<32, 64, 64, 2, 2, 4>(0.4F, 4),
+    instance<16, 64, 64, 1, 4, 5>(0.25F, 4),
+};
+constexpr int kInstanceCount = static_cast<int>(std::size(kInstances));
+
+struct TileList {
+  Tile list[kInstanceCount + 1];
+  TileList() {
+    for (int i = 0; i < kInstanceCount; ++i) list[i] = kInstances[i].tile;
+    list[kInstanceCount] = {kPlainTile, kPlainTile, kPlainDepth, 1, 0.05F, 2};
+  }
+};
+
+bool tensor_core_operand(const Tensor& t) {
+  return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+}
+bool takes_tensor_cores(const Product& p) {
+  return tensor_core_operand(p.x) && tensor_core_operand(p.w) && (!p.up.defined() || tensor_core_operand(p.up)) &&
+         p.x.cols() % 8 == 0;
+}
+
+bool vector_operand(const Tensor& t) {
+  const int64_t columns = 16 / static_cast<int64_t>(dtype_bytes(t.dtype));
+  return t.row_stride % columns == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+}
+
+int64_t parts_pitch(const Product& p) { return ceil_div(p.out.cols(), 8) * 8 * (p.up.defined() ? 2 : 1); }
+int64_t depth_steps(const Product& p, const Tile& tile) { return ceil_div(p.x.cols(), tile.depth); }
+int64_t steps_per_part(const Product& p, const Cut& cut) {
+  return ceil_div(depth_steps(p, tiles()[static_cast<size_t>(cut.tile)]), cut.splits);
+}
+int64_t row_tiles(const Product& p, const Tile& tile) { return ceil_div(p.out.rows(), tile.rows); }
+int64_t col_tiles(const Product& p, const Tile& tile) {
+  return ceil_div(p.out.cols(), p.up.defined() ? tile.cols / 2 : tile.cols);
+}
+
+GemmSink sink_of(const Product& p, const Cut& cut, void* workspace) {
+  const auto floats = [](const Tensor& t) { return t.defined() ? t.as<const float>() : nullptr; };
+  return {.epilogue = {.bias = floats(p.bias),
+                       .table = floats(p.table),
+                       .gate = floats(p.gate),
+                       .residual = p.residual.data,
+                       .out = p.out.data,
+                       .table_stride = p.table.row_stride,
+                       .residual_stride = p.residual.row_stride,
+                       .out_stride = p.out.row_stride,
+                       .rows = static_cast<int>(p.out.rows()),
+                       .cols = static_cast<int>(p.out.cols()),
+                       .table_rows = p.table.defined() ? static_cast<int>(p.table.rows()) : 1,
+                       .activation = p.activation,
+                       .bf16_out = p.out.dtype == DType::kBf16,
+                       .vectors = vector_operand(p.out) && (!p.residual.defined() || vector_operand(p.residual))},
+          .parts = cut.splits > 1 ? static_cast<float*>(workspace) : nullptr,
+          .pitch = parts_pitch(p),
+          .gate_up = p.up.defined()};
+}
+
+template <class X, class W>
+void launch_plain(const Product& p, const Cut& cut, const GemmSink& sink, Stream stream) {
+  const Tile& tile = tiles()[static_cast<size_t>(cut.tile)];
+  const PlainArgs<X, W> args{.x = p.x.as<X>(),
+                             .w = p.w.as<W>(),
+                             .up = p.up.as<W>(),
+                             .x_stride = p.x.row_stride,
+                             .w_stride = p.w.row_stride,
+                             .sink = sink,
+                             .depth = static_cast<int>(p.x.cols()),
+                             .steps_per_part = static_cast<int>(steps_per_part(p, cut))};
+  const dim3 grid(static_cast<unsigned>(row_tiles(p, tile)), static_cast<unsigned>(col_tiles(p, tile)),
+                  static_cast<unsigned>(cut.splits));
+  launch<plain_gemm_kernel<X, W>>({.grid = grid, .block = kPlainThreads, .stream = stream}, args);
+}
+
+}  // namespace
+
+std::string Tile::name() const {  // the device compiler does not take fmt's checked format strings
+  return std::to_string(rows) + "x" + std::to_string(cols) + "x" + std::to_string(depth) + "x" + std::to_string(stages);
+}
+
+std::span<const Tile> tiles() {
+  static const TileList list;
+  return list.list;
+}
+
+int plain_tile() { return kInstanceCount; }
+
+size_t cut_workspace_bytes(const Product& p, const Cut& cut) {
+  if (cut.splits == 1) return 0;
+  return static_cast<size_t>(cut.splits) * static_cast<size_t>(p.out.rows() * parts_pitch(p)) * sizeof(float);
+}
+
+bool cut_fits(const Product& p, const Cut& cut, size_t workspace_bytes) {
+  if (cut.tile < 0 || cut.tile > kInstanceCount || cut.splits < 1) return false;
+  if (cut.tile != plain_tile() && !takes_tensor_cores(p)) return false;
+  if (p.up.defined() && (p.up.row_stride != p.w.row_stride || p.up.dtype != p.w.dtype)) return false;
+  const int64_t steps = depth_steps(p, tiles()[static_cast<size_t>(cut.tile)]);
+  if (cut.splits > 1 && p.out.rows() > 65535) return false;  // a row of the grid joins a row
+  return (cut.splits - 1) * steps_per_part(p, cut) < std::max<int64_t>(steps, 1) &&
+         cut_workspace_bytes(p, cut) <= workspace_bytes;
+}
+
+// The least of (rounds of blocks over the multiprocessors) × (a block's area and depth at the tile's rate), the fixed
+// cost of a block and the traffic of the parts added.
+Cut default_cut(const Product& p, int multiprocessors, size_t workspace_bytes) {
+  Cut best{plain_tile(), 1};
+  double best_cost = 0;
+  for (int t = 0; t <= kInstanceCount; ++t) {
+    const Tile& tile = tiles()[static_cast<size_t>(t)];
+    const int64_t blocks = row_tiles(p, tile) * col_tiles(p, tile);
+    for (const int splits : {1, 2, 3, 4, 6, 8, 12, 16}) {
+      const Cut cut{t, splits};
+      if (!cut_fits(p, cut, workspace_bytes)) continue;
+      // Below a full load, the blocks of a multiprocessor share its rate; one block alone has about 0.7 of it.
+      const auto rounds = static_cast<double>(ceil_div(blocks * splits, multiprocessors));
+      const double shared = tile.blocks_per_sm > 1 && rounds < 2 ? 0.75 : 1.0;
+      const auto steps = static_cast<double>(steps_per_part(p, cut));
+      const double block_cost =
+          static_cast<double>(tile.rows) * tile.cols * (steps * tile.depth + 128.0) / (tile.efficiency * shared);
+      const double join_cost = splits == 1 ? 0.0
+                                           : 4e6 + 40.0 * static_cast<double>(cut_workspace_bytes(p, cut)) /
+                                                       static_cast<double>(multiprocessors);
+      const double total = rounds * block_cost + join_cost;
+      if (best_cost == 0 || total < best_cost) best = cut, best_cost = total;
+    }
+  }
+  return best;
+}
+
+void launch_product(const Product& p, const Cut& cut, void* workspace, Stream stream) {
+  if (p.out.elements() == 0) return;
+  const GemmSink sink = sink_of(p, cut, workspace);
+  if (cut.tile == plain_tile()) {
+    with_float_type(p.x.dtype, [&]<class X>(X) {
+      with_float_type(p.w.dtype, [&]<class W>(W) { launch_plain<X, W>(p, cut, sink, stream); });
+    });
+  } else {
+    const Instance& instance = kInstances[cut.tile];
+    const TileArgs args{.x = p.x.as<Bf16>(),
+                        .w = p.w.as<Bf16>(),
+                        .up = p.up.as<Bf16>(),
+                        .x_stride = p.x.row_stride,
+                        .w_stride = p.w.row_stride,
+                        .sink = sink,
+                        .depth = static_cast<int>(p.x.cols()),
+                        .steps_per_part = static_cast<int>(steps_per_part(p, cut))};
+    const dim3 grid(static_cast<unsigned>(row_tiles(p, instance.tile) * col_tiles(p, instance.tile)),
+                    static_cast<unsigned>(cut.splits));
+    instance.launch(args, grid, stream);
+  }
+  if (cut.splits > 1) {
+    constexpr int kThreads = 128;
+    const dim3 grid(static_cast<unsigned>(ceil_div(p.out.cols(), 8 * kThreads)), static_cast<unsigned>(p.out.rows()));
+    with_float_type(p.out.dtype, [&]<class T>(T) {
+      launch<join_parts_kernel<T>>({.grid = grid, .block = kThreads, .stream = stream}, sink, cut.splits);
+    });
+  }
+}
+
+}  // namespace tendon::gpu

@@ -1,0 +1,56 @@
+// Our own matrix products: tensor-core tiles and plain multiply-adds, each with everything that may follow a product.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "backend/gpu/stream.h"
+#include "ops/basic_ops.h"
+
+namespace tendon::gpu {
+
+// y = act(x · wᵀ + bias);  with `up`: y = round(gelu_tanh(round(x · wᵀ))) · round(x · upᵀ);
+// out = y + table[row mod T],  or  round(y) + residual,  or  residual + round(round(y) · round(gate)),  or  y.
+// Roundings are to out's type, sums are f32. What is not wanted is undefined.
+struct Product {
+  Tensor x;         // (M, K) bf16 or f32
+  Tensor w;         // (N, K) bf16 or f32
+  Tensor up;        // (N, K) like w; then no bias, activation, table or residual
+  Tensor bias;      // (N) f32
+  Tensor table;     // (T, N) f32
+  Tensor residual;  // (M, N) like out
+  Tensor gate;      // (N) f32, only with a residual
+  Tensor out;       // (M, N) bf16 or f32
+  Activation activation = Activation::kNone;
+};
+
+// A way to cut a product: blocks of rows × cols outputs walk along K in steps of `depth`, `stages` steps are in shared
+// memory at once. Plain products (no tensor cores, any types and alignment) have stages 1.
+struct Tile {
+  int rows, cols, depth, stages;
+  float efficiency;  // share of the fastest tile's rate when there is work for every multiprocessor; for default_cut()
+  int blocks_per_sm;
+  std::string name() const;  // "128x256x64x3"
+};
+
+// A tile and the number of parts that K is cut into; parts are summed in a fixed order by a second kernel.
+struct Cut {
+  int tile = 0;  // index into tiles()
+  int splits = 1;
+};
+
+std::span<const Tile> tiles();
+// The last of tiles(): takes every product.
+int plain_tile();
+
+// The cut is allowed: types and alignment fit the tile, no part of K is empty, the parts fit the workspace.
+bool cut_fits(const Product& p, const Cut& cut, size_t workspace_bytes);
+size_t cut_workspace_bytes(const Product& p, const Cut& cut);
+// A choice for this shape without measurements.
+Cut default_cut(const Product& p, int multiprocessors, size_t workspace_bytes);
+
+void launch_product(const Product& p, const Cut& cut, void* workspace, Stream stream);
+
+}  // namespace tendon::gpu

@@ -1,0 +1,199 @@
+// A block's tile of a bf16 product, by tensor cores. The formula stands at Product in gemm.h.
+//   x (M, K), w, up (N, K) bf16, rows 16-byte aligned, K a multiple of eight; sums f32.
+// The block copies kDepth columns of its rows of x and w at a time into one of kStages slots of shared memory, ahead of
+// the waves, which load the fragments of the next step of 16 into registers while they multiply those of this one.
+// Rows in shared memory are kDepth long; their 16-byte chunks are permuted by the row number, so that eight rows of one
+// column fall into different banks. Bytes moved: tiles along N times x, tiles along M times w (from L2, for the blocks
+// of a group run together), out once.
+#pragma once
+
+#include "backend/gpu/device/mma.cuh"
+#include "backend/gpu/gemm_epilogue.cuh"
+
+namespace tendon::gpu {
+
+struct TileArgs {
+  const Bf16 *x, *w, *up;
+  int64_t x_stride, w_stride;
+  GemmSink sink;
+  int depth;           // K
+  int steps_per_part;  // steps of kDepth that one block walks
+};
+
+struct alignas(8) Pair {
+  float first, second;
+};
+
+// Blocks that follow each other share rows of x and columns of w: groups of kGroup tiles along M go through all tiles
+// along N.
+struct TilePlace {
+  int row, col;
+};
+TENDON_DEVICE TilePlace place_of_block(int block, int row_tiles, int col_tiles) {
+  constexpr int kGroup = 8;
+  const int group = block / (kGroup * col_tiles);
+  const int left = row_tiles - group * kGroup;
+  const int rows = left < kGroup ? left : kGroup;
+  const int at = block - group * kGroup * col_tiles;
+  return {group * kGroup + at % rows, at / rows};
+}
+
+template <int kDepth>
+TENDON_DEVICE int permuted(int row, int chunk) {
+  return kDepth == 64 ? chunk ^ (row & 7) : chunk ^ ((row >> 1) & 3);
+}
+
+template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
+TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_kernel(TileArgs a) {
+  constexpr int kThreads = kRowWaves * kColWaves * kWarpSize;
+  constexpr int kChunks = kDepth / 8;
+  constexpr int kRowStep = kThreads / kChunks;  // rows that the block copies at once
+  constexpr int kXCopies = kRows / kRowStep;
+  constexpr int kCopies = (kRows + kCols) / kRowStep;
+  constexpr int kSteps = kDepth / 16;
+  constexpr int kWaveRows = kRows / kRowWaves;
+  constexpr int kWaveCols = kCols / kColWaves;
+  constexpr int kM = kWaveRows / 16;
+  constexpr int kN = kWaveCols / 8;
+  constexpr int kPairs = kN / 2;
+  constexpr int kSlot = (kRows + kCols) * kDepth;
+  static_assert(kDepth == 32 || kDepth == 64);
+  static_assert(kRows % kRowStep == 0 && kCols % kRowStep == 0 && kRowStep % 16 == 0 && kN % 2 == 0);
+  extern __shared__ __align__(16) unsigned char memory[];
+  Bf16* const slots = reinterpret_cast<Bf16*>(memory);  // kStages × (kRows + kCols, kDepth)
+
+  const GemmEpilogue& e = a.sink.epilogue;
+  const int tile_cols = a.sink.gate_up ? kCols / 2 : kCols;  // output columns
+  const TilePlace place =
+      place_of_block(static_cast<int>(blockIdx.x), (e.rows + kRows - 1) / kRows, (e.cols + tile_cols - 1) / tile_cols);
+  const int first_row = place.row * kRows;
+  const int first_col = place.col * tile_cols;
+  const int first_sum = place.col * kCols;
+  const int all_steps = (a.depth + kDepth - 1) / kDepth;
+  const int first_step = static_cast<int>(blockIdx.y) * a.steps_per_part;
+  const int end_step = first_step + a.steps_per_part < all_steps ? first_step + a.steps_per_part : all_steps;
+  const int steps = end_step - first_step;
+
+  // What this thread copies: every kRowStep-th row of x and w, always the same chunk. Rows of w alternate between gate
+  // and up in groups of eight; as kRowStep is a multiple of 16, a thread stays with one of them.
+  const int copy_row = static_cast<int>(threadIdx.x) / kChunks;
+  const int copy_chunk = static_cast<int>(threadIdx.x) % kChunks;
+  const int w_row = first_col + (a.sink.gate_up ? copy_row / 16 * 8 + copy_row % 8 : copy_row);
+  const int w_row_step = a.sink.gate_up ? kRowStep / 2 : kRowStep;
+  const Bf16* const w = a.sink.gate_up && copy_row / 8 % 2 == 1 ? a.up : a.w;
+  int copy_k = first_step * kDepth + copy_chunk * 8;
+  const Bf16* x_from = a.x + (first_row + copy_row) * a.x_stride + copy_k;
+  const Bf16* w_from = w + w_row * a.w_stride + copy_k;
+  const int64_t x_step = kRowStep * a.x_stride;
+  const int64_t w_step = w_row_step * a.w_stride;
+  Bf16* const copy_to = slots + copy_row * kDepth + permuted<kDepth>(copy_row, copy_chunk) * 8;
+  // The i-th copy of a step into a slot; outside the matrices zeros are stored and nothing is read.
+  const auto copy = [&](int i, Bf16* slot, bool wanted) {
+    const bool valid = wanted && copy_k < a.depth;
+    if (i < kXCopies) {
+      copy_async(slot + i * kRowStep * kDepth, x_from + i * x_step,
+                 valid && first_row + copy_row + i * kRowStep < e.rows);
+    } else {
+      const int j = i - kXCopies;
+      copy_async(slot + i * kRowStep * kDepth, w_from + j * w_step, valid && w_row + j * w_row_step < e.cols);
+    }
+  };
+  const auto next_step = [&] { copy_k += kDepth, x_from += kDepth, w_from += kDepth; };
+
+  // Where this lane's fragments lie in a slot.
+  const int wave_row = wave() / kColWaves * kWaveRows;
+  const int wave_col = wave() % kColWaves * kWaveCols;
+  const int x_row = wave_row + lane() % 16;
+  const int w_frag_row = wave_col + lane() % 8 + lane() / 16 * 8;
+  const Bf16* const x_at = slots + x_row * kDepth;
+  const Bf16* const w_at = slots + (kRows + w_frag_row) * kDepth;
+  // Of x two steps' fragments are kept, of w two pairs of 16×8: that leaves registers for a wave of 80 × 64 sums.
+  uint32_t x_frag[2][kM][4];
+  uint32_t w_frag[2][4];
+  const auto load_x = [&](uint32_t(&to)[4], int slot, int step, int m) {
+    load_matrices(to, x_at + slot * kSlot + m * 16 * kDepth + permuted<kDepth>(x_row, step * 2 + lane() / 16) * 8);
+  };
+  const auto load_w = [&](uint32_t(&to)[4], int slot, int step, int pair) {
+    load_matrices(
+        to, w_at + slot * kSlot + pair * 16 * kDepth + permuted<kDepth>(w_frag_row, step * 2 + lane() / 8 % 2) * 8);
+  };
+
+#pragma unroll
+  for (int s = 0; s < kStages - 1; ++s) {
+#pragma unroll
+    for (int i = 0; i < kCopies; ++i) copy(i, copy_to + s * kSlot, s < steps);
+    copy_commit();
+    next_step();
+  }
+  copy_wait<kStages - 2>();
+  block_sync();
+
+  float sums[kM][kN][4] = {};
+  int read_slot = 0;
+  int write_slot = kStages - 1;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) load_x(x_frag[0][m], 0, 0, m);
+  load_w(w_frag[0], 0, 0, 0);
+#pragma unroll 1
+  for (int t = 0; t < steps; ++t) {
+#pragma unroll
+    for (int step = 0; step < kSteps; ++step) {
+      // The slot that is written was read in the iteration before the last block_sync.
+#pragma unroll
+      for (int i = step; i < kCopies; i += kSteps) copy(i, copy_to + write_slot * kSlot, t + kStages - 1 < steps);
+      const int this_slot = read_slot;
+      if (step == kSteps - 1) {
+        copy_commit();
+        next_step();
+        copy_wait<kStages - 2>();
+        block_sync();
+        read_slot = read_slot + 1 == kStages ? 0 : read_slot + 1;
+        write_slot = write_slot + 1 == kStages ? 0 : write_slot + 1;
+      }
+#pragma unroll
+      for (int pair = 0; pair < kPairs; ++pair) {
+        const int next = step * kPairs + pair + 1;  // kSteps is even, so the parity goes on from step to step
+        if (pair + 1 < kPairs) {
+          load_w(w_frag[next % 2], this_slot, step, pair + 1);
+        } else {
+          load_w(w_frag[next % 2], read_slot, (step + 1) % kSteps, 0);
+        }
+#pragma unroll
+        for (int m = pair; m < kM; m += kPairs) load_x(x_frag[(step + 1) % 2][m], read_slot, (step + 1) % kSteps, m);
+        const uint32_t(&w_pair)[4] = w_frag[(next - 1) % 2];
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          mma_bf16(sums[m][2 * pair], x_frag[step % 2][m], {w_pair[0], w_pair[1]});
+          mma_bf16(sums[m][2 * pair + 1], x_frag[step % 2][m], {w_pair[2], w_pair[3]});
+        }
+      }
+    }
+  }
+  copy_wait<0>();
+  block_sync();  // the slots become the waves' own staging areas
+
+  // Through shared memory, so that lanes get eight neighbouring columns.
+  constexpr int kPitch = kWaveCols + 8;
+  float* const staging = reinterpret_cast<float*>(memory) + wave() * kWaveRows * kPitch;
+#pragma unroll
+  for (int m = 0; m < kM; ++m) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      float* const at = staging + (m * 16 + lane() / 4) * kPitch + n * 8 + lane() % 4 * 2;
+      *reinterpret_cast<Pair*>(at) = {sums[m][n][0], sums[m][n][1]};
+      *reinterpret_cast<Pair*>(at + 8 * kPitch) = {sums[m][n][2], sums[m][n][3]};
+    }
+  }
+  wave_sync();
+  drain<kWaveRows, kWaveCols, kPitch, kWarpSize>(a.sink, staging, lane(), static_cast<int>(blockIdx.y),
+                                                 first_row + wave_row, first_sum + wave_col);
+}
+
+template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
+constexpr int tile_shared_bytes() {
+  constexpr int kPipeline = kStages * (kRows + kCols) * kDepth * static_cast<int>(sizeof(Bf16));
+  constexpr int kStaging = kRows * kColWaves * (kCols / kColWaves + 8) * static_cast<int>(sizeof(float));
+  return kPipeline > kStaging ? kPipeline : kStaging;
+}
+
+}  // namespace tendon::gpu
