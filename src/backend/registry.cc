@@ -1,37 +1,26 @@
 #include "backend/registry.h"
 
+#include <algorithm>
 #include <string>
 
 #include "backend/cpu/cpu_backend.h"
 #include "base/check.h"
-#ifdef TENDON_WITH_CUDA
-#include "backend/cuda/cuda_backend.h"
-#endif
 
 namespace tendon {
-namespace {
 
-#ifdef TENDON_WITH_CUDA
-constexpr const char* kBuilt = "cpu, cuda";
-std::unique_ptr<Backend> make_gpu_or_null(std::string_view name, const BackendOptions& options) {
-  const bool wanted = name == "cuda" || (name.empty() && cuda_device_count() > 0);
-  return wanted ? make_cuda_backend(options) : nullptr;
-}
-#else
-constexpr const char* kBuilt = "cpu";
-std::unique_ptr<Backend> make_gpu_or_null(std::string_view, const BackendOptions&) { return nullptr; }
-#endif
-
-}  // namespace
-
-std::unique_ptr<Backend> make_backend(std::string_view name, const BackendOptions& options) {
-  if (auto gpu = make_gpu_or_null(name, options)) return gpu;
+std::unique_ptr<Backend> make_backend_of(std::span<const BackendKind> kinds, std::string_view name,
+                                         const BackendOptions& options) {
+  std::string built = "cpu";
+  for (const BackendKind& kind : kinds) built.append(", ").append(kind.name);
+  const auto found = std::ranges::find_if(
+      kinds, [&](const BackendKind& kind) { return name.empty() ? kind.is_present() : kind.name == name; });
+  if (found != kinds.end()) return found->make(options);
   if (name.empty() || name == "cpu") return make_cpu_backend(options);
   if (name == "cuda" || name == "hip") {
     throw_device("This build of tendon has no {} backend; it has: {}. Choose one of these with --backend.", name,
-                 kBuilt);
+                 built);
   }
-  throw_bad_use("There is no backend '{}'; this build has: {}.", name, kBuilt);
+  throw_bad_use("There is no backend '{}'; this build has: {}.", name, built);
 }
 
 }  // namespace tendon

@@ -23,7 +23,7 @@ struct Args {
   const int32_t* key_len;
   const uint8_t* key_mask;
   float* parts;  // splits > 1: (B, kv_heads, rows, splits, D + 2) f32 sums, then maximum and denominator
-  int64_t q_stride, k_stride, out_stride;
+  int64_t q_stride, k_stride, out_stride, mask_stride;
   int batch, queries, capacity, heads, kv_heads, width;
   int extra_keys, leading_block, splits;
   float scale;
@@ -36,7 +36,7 @@ struct Args {
     return len < capacity ? len : capacity;
   }
   TENDON_DEVICE bool masked(int b, int key) const {
-    return key_mask != nullptr && key_mask[static_cast<int64_t>(b) * capacity + key] == 0;
+    return key_mask != nullptr && key_mask[b * mask_stride + key] == 0;
   }
   // Row r of a K/V head: query r / group, head kv · group + r mod group.
   TENDON_DEVICE int64_t offset(int b, int kv, int r, int64_t stride) const {
@@ -49,7 +49,7 @@ template <int kWidth>
 TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
   constexpr int kPitch = kWidth + 8;
   constexpr int kChunks = kWidth / 8;
-  extern __shared__ __align__(16) unsigned char memory[];
+  TENDON_DYNAMIC_SHARED(memory);
   Bf16* const q_tile = reinterpret_cast<Bf16*>(memory);  // (kRows, kPitch)
   Bf16* const k_tiles = q_tile + kRows * kPitch;         // 2 × (kKeys, kPitch)
   Bf16* const v_tiles = k_tiles + 2 * kKeys * kPitch;    // 2 × (kKeys, kPitch)
@@ -237,7 +237,8 @@ TENDON_KERNEL void attention_join_kernel(Args a) {
 // One wave a query row and head, f32 or bf16 in and out; two passes over the keys. Any head width.
 template <class T>
 TENDON_KERNEL void attention_plain_kernel(Args a) {
-  extern __shared__ float logits[];  // (capacity)
+  TENDON_DYNAMIC_SHARED(memory);
+  float* const logits = reinterpret_cast<float*>(memory);  // (capacity)
   const int t = static_cast<int>(blockIdx.x);
   const int head = static_cast<int>(blockIdx.y);
   const int b = static_cast<int>(blockIdx.z);
@@ -315,6 +316,7 @@ void launch_attention(const Attention& a, void* workspace, Stream stream) {
             .q_stride = a.q.row_stride,
             .k_stride = a.k.row_stride,
             .out_stride = a.out.row_stride,
+            .mask_stride = a.key_mask.row_stride,
             .batch = static_cast<int>(a.q.shape[0]),
             .queries = static_cast<int>(a.q.shape[1]),
             .capacity = static_cast<int>(a.k.shape[1]),

@@ -28,9 +28,9 @@ TENDON_KERNEL void __launch_bounds__(kPlainThreads) plain_gemm_kernel(PlainArgs<
   constexpr int kPitch = kPlainTile + 4;      // of the transposed tiles: 16-byte rows, few bank conflicts
   constexpr int kSumsPitch = kPlainTile + 8;  // of the sums
   constexpr int kLoads = kPlainTile * kPlainDepth / kPlainThreads;
-  __shared__ __align__(16) float x_tile[kPlainDepth * kPitch];
-  __shared__ __align__(16) float w_tile[kPlainDepth * kPitch];
-  __shared__ __align__(16) float sums_tile[kPlainTile * kSumsPitch];
+  TENDON_SHARED(float, x_tile, kPlainDepth* kPitch);
+  TENDON_SHARED(float, w_tile, kPlainDepth* kPitch);
+  TENDON_SHARED(float, sums_tile, kPlainTile* kSumsPitch);
 
   const GemmEpilogue& e = a.sink.epilogue;
   const int tile_cols = a.sink.gate_up ? kPlainTile / 2 : kPlainTile;  // output columns

@@ -59,7 +59,7 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
   constexpr int kSlot = (kRows + kCols) * kDepth;
   static_assert(kDepth == 32 || kDepth == 64);
   static_assert(kRows % kRowStep == 0 && kCols % kRowStep == 0 && kRowStep % 16 == 0 && kN % 2 == 0);
-  extern __shared__ __align__(16) unsigned char memory[];
+  TENDON_DYNAMIC_SHARED(memory);
   Bf16* const slots = reinterpret_cast<Bf16*>(memory);  // kStages × (kRows + kCols, kDepth)
 
   const GemmEpilogue& e = a.sink.epilogue;

@@ -1,17 +1,27 @@
-// How kernels are launched, for the sources of this folder: the vendor's runtime behind one set of names.
+// How kernels are written down and launched, for the sources of this folder: the vendor's compiler and runtime, or the
+// tests' shim (TENDON_SIMT), behind one set of names.
 #pragma once
-
-#include <atomic>
-
-#include <cuda_runtime.h>
 
 #include "backend/gpu/stream.h"
 #include "base/dtype.h"
 
-namespace tendon::gpu {
+#ifdef TENDON_SIMT
+#include "backend/sim/device_words.h"
+#include "backend/sim/sim_stream.h"
+#else
+#include <atomic>
 
-// Throws Error(kDevice) naming the call.
-void require(cudaError_t status, const char* what);
+#include <cuda_runtime.h>
+
+#define TENDON_DEVICE __device__ __forceinline__
+#define TENDON_KERNEL __global__
+// name: the block's dynamic shared memory, unsigned char, 16-byte aligned.
+#define TENDON_DYNAMIC_SHARED(name) extern __shared__ __align__(16) unsigned char name[]
+// T name[count], one for the block, 16-byte aligned.
+#define TENDON_SHARED(T, name, count) __shared__ __align__(16) T name[count]
+#endif
+
+namespace tendon::gpu {
 
 // Calls f(T{}) with the element type of a float tensor; kernels are templates over it.
 template <class F>
@@ -35,6 +45,20 @@ struct LaunchShape {
 
 // Launches kKernel(args...). Raises the kernel's shared memory limit when it needs more than ever before. Throws
 // Error(kDevice).
+#ifdef TENDON_SIMT
+template <auto kKernel, class... Args>
+void launch(const LaunchShape& shape, const Args&... args) {
+  sim::submit(shape.stream, simt::Kernel{{.grid = shape.grid,
+                                          .block = shape.block,
+                                          .shared_bytes = shape.shared_bytes,
+                                          .overlaps = shape.overlaps,
+                                          .cluster = shape.cluster},
+                                         [args...] { kKernel(args...); }});
+}
+#else
+// Throws Error(kDevice) naming the call.
+void require(cudaError_t status, const char* what);
+
 template <auto kKernel, class... Args>
 void launch(const LaunchShape& shape, const Args&... args) {
   static std::atomic<size_t> limit{size_t{48} << 10};
@@ -64,6 +88,7 @@ void launch(const LaunchShape& shape, const Args&... args) {
   config.numAttrs = count;
   require(cudaLaunchKernelEx(&config, kKernel, args...), "launching a kernel");
 }
+#endif
 
 constexpr int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 

@@ -18,7 +18,7 @@ template <Norm kNorm, class X, class O>
 TENDON_KERNEL void __launch_bounds__(kThreads)
     norm_kernel(const X* x, int64_t x_stride, const float* gain, const float* bias, O* out, int64_t out_stride,
                 int cols, float eps) {
-  __shared__ float shared[kThreads / kWarpSize];
+  TENDON_SHARED(float, shared, kThreads / kWarpSize);
   const X* const row = x + blockIdx.x * x_stride;
   O* const to = out + blockIdx.x * out_stride;
   float kept[kKept];

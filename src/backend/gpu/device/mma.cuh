@@ -4,7 +4,34 @@
 
 #include "backend/gpu/device/prelude.cuh"
 
+#ifdef TENDON_SIMT
+#include "backend/sim/mma_words.h"
+#endif
+
 namespace tendon::gpu {
+
+static_assert(kWarpSize == 32);
+
+#ifdef TENDON_SIMT
+
+// The same signatures for the shim, which models them lane by lane; explanations stand at the instructions below.
+inline void mma_bf16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[2], TENDON_HERE) {
+  simt::mma_16x8x16(d, a, b, here);
+}
+inline void load_matrices(uint32_t (&r)[4], const Bf16* p, TENDON_HERE) { simt::load_8x8<4, false>(r, p, here); }
+inline void load_matrices_transposed(uint32_t (&r)[4], const Bf16* p, TENDON_HERE) {
+  simt::load_8x8<4, true>(r, p, here);
+}
+inline void copy_async(Bf16* to, const Bf16* from, bool valid, TENDON_HERE) {
+  simt::copy_async(to, from, 16, valid ? 16 : 0, here);
+}
+inline void copy_commit() { simt::copy_commit(); }
+template <int kPending>
+void copy_wait() {
+  simt::copy_wait(kPending);
+}
+
+#else
 
 // d (16, 8) += a (16, 16) · b (16, 8). Lane l holds rows l / 4 and l / 4 + 8 of d and a, columns 2·(l mod 4) + {0, 1}
 // (a: also + 8); of b column l / 4, rows 2·(l mod 4) + {0, 1} and + 8.
@@ -36,5 +63,7 @@ template <int kPending>
 TENDON_DEVICE void copy_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending));
 }
+
+#endif
 
 }  // namespace tendon::gpu

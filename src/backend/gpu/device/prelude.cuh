@@ -7,19 +7,27 @@
 #include "backend/gpu/gpu_rt.h"
 #include "base/dtype.h"
 
-#define TENDON_DEVICE __device__ __forceinline__
-#define TENDON_KERNEL __global__
-
 namespace tendon::gpu {
 
+#ifdef TENDON_SIMT
+constexpr int kWarpSize = simt::kWaveSize;
+#else
 constexpr int kWarpSize = 32;
+#endif
 
 TENDON_DEVICE int lane() { return static_cast<int>(threadIdx.x) & (kWarpSize - 1); }
 TENDON_DEVICE int wave() { return static_cast<int>(threadIdx.x) / kWarpSize; }
+#ifdef TENDON_SIMT
+inline void block_sync(TENDON_HERE) { __syncthreads(here); }
+inline void wave_sync(TENDON_HERE) { __syncwarp(here); }
+inline float shuffle_xor(float value, int mask, TENDON_HERE) {
+  return __shfl_xor_sync(~uint64_t{0}, value, mask, here);
+}
+#else
 TENDON_DEVICE void block_sync() { __syncthreads(); }
 TENDON_DEVICE void wave_sync() { __syncwarp(); }
-
 TENDON_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffU, value, mask); }
+#endif
 
 TENDON_DEVICE float wave_sum(float value) {
 #pragma unroll
@@ -54,7 +62,9 @@ TENDON_DEVICE void launch_dependents() {
 }
 // Until the kernels in front have ended and their writes are visible.
 TENDON_DEVICE void wait_for_producers() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+#if defined(TENDON_SIMT)
+  simt::wait_for_producers();
+#elif defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
   asm volatile("griddepcontrol.wait;" ::: "memory");
 #endif
 }
@@ -65,9 +75,13 @@ TENDON_DEVICE float widen(float value) { return value; }
 TENDON_DEVICE float widen(Bf16 value) { return __uint_as_float(static_cast<uint32_t>(value.bits) << 16); }
 
 TENDON_DEVICE uint32_t pack_bf16(float low, float high) {  // round to nearest even
+#ifdef TENDON_SIMT
+  return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
+#else
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
   return packed;
+#endif
 }
 template <class T>
 TENDON_DEVICE T narrow(float value);

@@ -1,0 +1,13 @@
+// The backend "sim": the card's backend on a simulated card. For tests only.
+#pragma once
+
+#include <memory>
+
+#include "backend/registry.h"
+#include "backend/sim/sim_runtime.h"
+
+namespace tendon::sim {
+
+std::unique_ptr<Backend> make_sim_backend(const SimOptions& sim, const BackendOptions& options);
+
+}  // namespace tendon::sim

@@ -1,0 +1,246 @@
+#include "backend/sim/sim_runtime.h"
+
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <variant>
+#include <vector>
+
+#include "backend/sim/sim_stream.h"
+#include "base/check.h"
+
+namespace tendon::sim {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Work = std::variant<simt::Kernel, std::function<void()>>;
+
+// The shim's GPU threads share their registers' names (threadIdx, ...) in this process: one kernel at a time.
+std::mutex& card_mutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+
+class SimStream {
+ public:
+  explicit SimStream(const SimOptions& options) : options_(options) {
+    hold_next_ = options.order != simt::Order::kReverse;
+  }
+
+  void submit(Work work) {
+    if (capturing_here()) {
+      TENDON_CHECK(!lost_, "work was added to a capture that had failed");
+      recorded_.push_back(std::move(work));
+    } else if (capturing_) {
+      throw_device("another thread launched on a stream that is being captured");
+    } else {
+      execute(std::move(work));
+    }
+  }
+
+  // Runs what is held back.
+  void finish() {
+    if (!held_) return;
+    const simt::Kernel kernel = std::move(*held_);
+    held_.reset();
+    run(kernel, nullptr);
+  }
+
+  void begin() {
+    if (capturing_) throw_device("beginning capture failed: the stream is being captured already");
+    finish();
+    capturing_ = true;
+    lost_ = false;
+    thread_ = std::this_thread::get_id();
+    recorded_.clear();
+  }
+  std::vector<Work> end() {
+    if (!capturing_here()) throw_device("ending capture failed: this thread did not begin one");
+    capturing_ = false;
+    if (lost_) throw_device("ending capture failed: a call in between made it invalid");
+    return std::move(recorded_);
+  }
+  void abandon() noexcept {
+    capturing_ = false;
+    recorded_.clear();
+  }
+  bool capturing_here() const { return capturing_ && thread_ == std::this_thread::get_id(); }
+  // What no capture may hold.
+  void refuse_in_capture(const char* what) {
+    if (!capturing_here()) return;
+    lost_ = true;
+    throw_device("{} failed: operation not permitted when stream is capturing", what);
+  }
+
+ private:
+  // A kernel is held back until the next one comes. If that overlaps, it starts first, as on a card, and the one in
+  // front runs when it is waited for. Then neither is held: every second pair of neighbours is tried this way, which
+  // one depends on the order of threads.
+  void execute(Work work) {
+    auto* const kernel = std::get_if<simt::Kernel>(&work);
+    if (kernel == nullptr) {
+      finish();
+      std::get<std::function<void()>>(work)();
+    } else if (kernel->shape.overlaps && held_) {
+      const simt::Kernel front = std::move(*held_);
+      held_.reset();
+      run(*kernel, &front);
+    } else {
+      finish();
+      if (hold_next_) {
+        held_ = std::move(*kernel);
+      } else {
+        run(*kernel, nullptr);
+      }
+      hold_next_ = true;
+    }
+  }
+  void run(const simt::Kernel& kernel, const simt::Kernel* front) {
+    const std::lock_guard lock(card_mutex());
+    simt::run(kernel, options_.order, options_.seed + 977 * runs_++, front);
+  }
+
+  SimOptions options_;
+  uint64_t runs_ = 0;
+  bool hold_next_ = true;
+  std::optional<simt::Kernel> held_;
+  bool capturing_ = false, lost_ = false;
+  std::thread::id thread_;
+  std::vector<Work> recorded_;
+};
+
+class SimGraph final : public gpu::Graph {
+ public:
+  SimGraph(std::vector<Work> work, gpu::Counters& counters) : work_(std::move(work)), counters_(counters) {}
+  void launch(gpu::Stream stream) override {
+    ++counters_.graph_launches;
+    for (const Work& work : work_) reinterpret_cast<SimStream*>(stream)->submit(work);
+  }
+
+ private:
+  std::vector<Work> work_;
+  gpu::Counters& counters_;
+};
+
+class SimEvent final : public gpu::Event {
+ public:
+  Clock::time_point time;
+};
+
+class SimRuntime final : public gpu::Runtime {
+ public:
+  explicit SimRuntime(const SimOptions& options) : options_(options), stream_(options) {}
+  ~SimRuntime() override {
+    for (const auto& [memory, bytes] : blocks_) std::free(memory);
+  }
+
+  DeviceInfo info() const override {
+    const std::lock_guard lock(mutex_);
+    return {.name = "simulated card",
+            .architecture = fmt::format("sm_{}", options_.architecture),
+            .memory_bytes = options_.memory_bytes,
+            .free_bytes = options_.memory_bytes - used_,
+            .threads_or_sms = 2};
+  }
+  DeviceSensors sensors() const override { return {.missing = "a simulated card has no sensors"}; }
+  int architecture() const override { return options_.architecture; }
+  gpu::Stream stream() const override { return reinterpret_cast<gpu::Stream>(&stream_); }
+  void make_current() override {}
+
+  void* allocate(size_t bytes) override {
+    stream_.refuse_in_capture("allocating device memory");
+    const std::lock_guard lock(mutex_);
+    ++counters_.allocations;
+    if (bytes > options_.memory_bytes - used_) return nullptr;
+    return take(bytes);
+  }
+  void release(void* memory) noexcept override { give_back(memory); }
+  void* allocate_host(size_t bytes) override {
+    stream_.refuse_in_capture("allocating pinned host memory");
+    ++counters_.host_allocations;
+    return std::aligned_alloc(256, (bytes + 256) / 256 * 256);
+  }
+  void release_host(void* memory) noexcept override { std::free(memory); }
+
+  void copy_to_device(void* device, const void* host, size_t bytes) override { copy(device, host, bytes); }
+  void copy_to_host(void* host, const void* device, size_t bytes) override { copy(host, device, bytes); }
+  void fill_zero(void* device, size_t bytes) override {
+    stream_.submit([=] { std::memset(device, 0, bytes); });
+  }
+  void synchronize() override {
+    stream_.refuse_in_capture("waiting for the card");
+    ++counters_.synchronisations;
+    stream_.finish();
+  }
+
+  void begin_capture() override {
+    ++counters_.captures;
+    stream_.begin();
+  }
+  std::unique_ptr<gpu::Graph> end_capture() override {
+    std::vector<Work> work = stream_.end();
+    ++counters_.instantiations;
+    return std::make_unique<SimGraph>(std::move(work), counters_);
+  }
+  void abandon_capture() noexcept override { stream_.abandon(); }
+
+  std::unique_ptr<gpu::Event> make_event() override { return std::make_unique<SimEvent>(); }
+  void record(gpu::Event& event) override {
+    stream_.submit([&time = static_cast<SimEvent&>(event).time] { time = Clock::now(); });
+  }
+  double elapsed_us(const gpu::Event& from, const gpu::Event& to) override {
+    stream_.finish();
+    return std::chrono::duration<double, std::micro>(static_cast<const SimEvent&>(to).time -
+                                                     static_cast<const SimEvent&>(from).time)
+        .count();
+  }
+
+ private:
+  void copy(void* to, const void* from, size_t bytes) {
+    stream_.submit([=] { std::memcpy(to, from, bytes); });
+  }
+  void* take(size_t bytes) {
+    void* const memory = std::aligned_alloc(256, (bytes + 256) / 256 * 256);
+    if (memory == nullptr) return nullptr;
+    std::memset(memory, 0xff, bytes);  // what was never written reads as NaN
+    blocks_.emplace(memory, bytes);
+    used_ += bytes;
+    return memory;
+  }
+  void give_back(void* memory) noexcept {
+    const std::lock_guard lock(mutex_);
+    const auto found = blocks_.find(memory);
+    if (found == blocks_.end()) return;
+    used_ -= found->second;
+    blocks_.erase(found);
+    std::free(memory);
+  }
+
+  SimOptions options_;
+  mutable SimStream stream_;
+  mutable std::mutex mutex_;
+  std::map<void*, size_t> blocks_;
+  size_t used_ = 0;
+};
+
+}  // namespace
+
+void submit(gpu::Stream stream, simt::Kernel kernel) {
+  if (stream == nullptr) throw_device("a kernel was launched on the legacy stream");
+  reinterpret_cast<SimStream*>(stream)->submit(std::move(kernel));
+}
+void submit(gpu::Stream stream, std::function<void()> work) {
+  if (stream == nullptr) throw_device("work was put on the legacy stream");
+  reinterpret_cast<SimStream*>(stream)->submit(std::move(work));
+}
+
+std::unique_ptr<gpu::Runtime> make_sim_runtime(const SimOptions& options) {
+  return std::make_unique<SimRuntime>(options);
+}
+
+}  // namespace tendon::sim
