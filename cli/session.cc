@@ -31,6 +31,8 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option("--max-tokens", max_tokens, "prompt budget (default: the preset's or the checkpoint's)");
   app.add_option("--steps", steps, "denoise steps N (default: the checkpoint's, else 10)");
   app.add_option("--threads", threads, "CPU threads (default: all cores of this process)");
+  app.add_option("--device", device, "which card, from 0 (default: the first)");
+  app.add_flag("--no-graph", no_graph, "cards: launch kernels one by one instead of as one graph");
   app.add_option("--fold-off", folds_off, "switch a named fold off (tendon info lists them)");
 }
 
@@ -59,8 +61,9 @@ LoadOptions ModelOptions::load_options(const Preset* preset) const {
 
 Session open_session(const ModelOptions& options, const SessionOptions& session_options) {
   Session session;
-  session.backend = make_backend(options.backend, {.threads = options.threads, .device = 0});
   const LogSink log = stderr_log();
+  session.backend = make_backend(
+      options.backend, {.threads = options.threads, .device = options.device, .graph = !options.no_graph, .log = log});
   const DeviceInfo device = session.backend->info();
   log_info(log, "{} backend: {} ({}), {} threads", session.backend->name(), device.name, device.architecture,
            device.threads_or_sms);

@@ -26,6 +26,8 @@ struct ModelOptions {
   std::optional<int64_t> horizon, max_tokens;
   std::optional<int64_t> steps;
   int threads = 0;
+  int device = 0;
+  bool no_graph = false;
   std::vector<std::string> folds_off;
 
   void add_to(CLI::App& app, bool checkpoint_required = true);

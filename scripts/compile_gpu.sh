@@ -41,7 +41,8 @@ compile_all HIP clang++-22 "${hip_sources[@]}" -- -x hip -std=c++20 -O1 -Isrc -n
 cuda_include=$(dirname "$(dirname "$(readlink -f "$(command -v "$nvcc" || echo /nonexistent/bin/nvcc)")")")/include
 mapfile -t cuda_host_sources < <(source_files 'src/backend/cuda/*.cc')
 if [[ -f $cuda_include/cublasLt.h ]]; then
-  compile_all 'CUDA host' g++ "${cuda_host_sources[@]}" -- -std=c++20 -O1 -Wall -Wextra -Werror -Isrc -isystem "$cuda_include"
+  compile_all 'CUDA host' g++ "${cuda_host_sources[@]}" -- -std=c++20 -O1 -Wall -Wextra -Werror -Isrc -isystem "$cuda_include" \
+    -DTENDON_CUDA_ARCHITECTURES=\"90a-real\"
 else
   say "CUDA host: ${#cuda_host_sources[@]} sources NOT compiled, there is no cublasLt.h"
 fi

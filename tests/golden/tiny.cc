@@ -44,7 +44,7 @@ std::vector<Case> cases_of(const std::vector<std::string>& files) {
 
 // Shared, so that kernels which oneDNN generates for one case serve the others.
 Backend& backend() {
-  static const std::unique_ptr<Backend> shared = make_backend("cpu");
+  static const std::unique_ptr<Backend> shared = make_backend(TENDON_TEST_BACKEND);
   return *shared;
 }
 

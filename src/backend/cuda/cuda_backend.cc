@@ -1,11 +1,48 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <fmt/format.h>
+
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_runtime.h"
+#include "backend/gpu/cards.h"
 #include "backend/gpu/gpu_backend.h"
-#include "base/check.h"
 
 namespace tendon {
+namespace {
+
+std::string cuda_version(int number) { return fmt::format("CUDA {}.{}", number / 1000, number % 1000 / 10); }
+
+// Reads attributes only: no context is made on any card.
+gpu::Machine look_at_machine() {
+  gpu::Machine machine{
+      .vendor = "NVIDIA", .visibility = "CUDA_VISIBLE_DEVICES", .built_for = TENDON_CUDA_ARCHITECTURES};
+  int driver = 0;
+  int needed = 0;
+  cudaDriverGetVersion(&driver);
+  cudaRuntimeGetVersion(&needed);
+  machine.driver_version = cuda_version(driver);
+  machine.needed_version = cuda_version(needed);
+  int count = 0;
+  const cudaError_t status = cudaGetDeviceCount(&count);
+  if (status == cudaErrorInsufficientDriver && driver > 0) {
+    machine.driver = gpu::Driver::kTooOld;
+  } else if (status != cudaSuccess && status != cudaErrorNoDevice) {
+    machine.driver = gpu::Driver::kMissing;
+    machine.detail = driver == 0 ? "none answers" : cudaGetErrorString(status);
+  }
+  if (status != cudaSuccess) {
+    cudaGetLastError();
+    return machine;
+  }
+  for (int device = 0; device < count; ++device) {
+    cudaDeviceProp properties{};
+    gpu::require(cudaGetDeviceProperties(&properties, device), "reading a card's properties");
+    machine.cards.push_back({properties.name, 10 * properties.major + properties.minor});
+  }
+  return machine;
+}
+
+}  // namespace
 
 int cuda_device_count() {
   int count = 0;
@@ -13,15 +50,12 @@ int cuda_device_count() {
 }
 
 std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
-  int count = 0;
-  const cudaError_t status = cudaGetDeviceCount(&count);
-  if (status != cudaSuccess || count == 0) {
-    throw_device("No usable NVIDIA card: {}. Check the driver with nvidia-smi, or choose --backend cpu.",
-                 status == cudaSuccess ? "none is visible" : cudaGetErrorString(status));
-  }
-  if (options.device < 0 || options.device >= count)
-    throw_device("There is no card {}; this machine has {} (0 to {}).", options.device, count, count - 1);
-  gpu::GpuBackendParts parts{.name = "cuda", .runtime = make_cuda_runtime(options.device), .library = nullptr};
+  gpu::check_card(look_at_machine(), options.device);
+  gpu::GpuBackendParts parts{.name = "cuda",
+                             .runtime = make_cuda_runtime(options.device),
+                             .library = nullptr,
+                             .graph = options.graph,
+                             .log = options.log};
   parts.library = std::make_unique<CublasLt>(*parts.runtime);
   return gpu::make_gpu_backend(std::move(parts));
 }

@@ -31,14 +31,16 @@ struct Clock {
 
 // Consecutive operations as a graph of their own, for measurements.
 struct Piece {
-  std::unique_ptr<Graph> graph;
+  size_t first, last;            // operations
+  std::unique_ptr<Graph> graph;  // null without graphs
   Clock clock;
 };
 
 // The operations as one captured graph; run one by one, with events between them, when times are asked for.
 class GpuExecutable final : public Executable {
  public:
-  GpuExecutable(const std::vector<Op>& ops, const GpuBackendParts& parts, void* workspace)
+  // Sets parts.graph to false when capture fails: this plan and later ones are launched kernel by kernel.
+  GpuExecutable(const std::vector<Op>& ops, GpuBackendParts& parts, void* workspace)
       : name_(parts.name), runtime_(*parts.runtime) {
     try {
       prepare(ops, parts, workspace);
@@ -57,7 +59,7 @@ class GpuExecutable final : public Executable {
         return Status::ok();
       }
       if (clock_) runtime_.record(*clock_->begin);
-      graph_->launch(runtime_.stream());
+      run_all();
       if (clock_) runtime_.record(*clock_->end);
       runtime_.synchronize();
       if (clock_) device_us_ = runtime_.elapsed_us(*clock_->begin, *clock_->end);
@@ -79,7 +81,11 @@ class GpuExecutable final : public Executable {
       if (pieces_.size() != us.size() || !std::ranges::equal(piece_ends_, ends)) make_pieces(ends, us.size());
       for (const Piece& piece : pieces_) {
         runtime_.record(*piece.clock.begin);
-        piece.graph->launch(runtime_.stream());
+        if (piece.graph != nullptr) {
+          piece.graph->launch(runtime_.stream());
+        } else {
+          launch_some(piece.first, piece.last);
+        }
         runtime_.record(*piece.clock.end);
       }
       runtime_.synchronize();
@@ -93,7 +99,7 @@ class GpuExecutable final : public Executable {
   }
 
  private:
-  void prepare(const std::vector<Op>& ops, const GpuBackendParts& parts, void* workspace) {
+  void prepare(const std::vector<Op>& ops, GpuBackendParts& parts, void* workspace) {
     runtime_.make_current();
     const GpuContext context{.library = parts.library.get(),
                              .workspace = workspace,
@@ -112,10 +118,31 @@ class GpuExecutable final : public Executable {
     runtime_.synchronize();
     launch_all();  // first launches load kernels, which capture must not do
     runtime_.synchronize();
-    graph_ = capture(0, launches_.size());
+    if (parts.graph) capture_or_warn(parts);
     runtime_.synchronize();
   }
 
+  void capture_or_warn(GpuBackendParts& parts) {
+    try {
+      graph_ = capture(0, launches_.size());
+    } catch (const Error& error) {
+      if (error.kind() != ErrorKind::kDevice) throw;
+      parts.graph = false;
+      log_warning(parts.log,
+                  "{}: {}. Plans are launched kernel by kernel instead of as one graph: the same numbers, but slower "
+                  "calls. A newer driver may help; --no-graph silences this.",
+                  name_, error.what());
+    }
+  }
+
+  void run_all() {
+    if (graph_ != nullptr) {
+      graph_->launch(runtime_.stream());
+    } else {
+      runtime_.make_current();
+      launch_all();
+    }
+  }
   void launch_all() { launch_some(0, launches_.size()); }
   void launch_some(size_t begin, size_t end) {
     for (size_t i = begin; i < end; ++i) launches_[i](runtime_.stream());
@@ -139,8 +166,9 @@ class GpuExecutable final : public Executable {
     size_t begin = 0;
     for (size_t i = 0; i < count; ++i) {
       const size_t end = i < ends.size() ? std::min(ends[i], launches_.size()) : launches_.size();
-      pieces_.push_back({capture(begin, std::max(begin, end)), Clock(runtime_)});
-      begin = std::max(begin, end);
+      const size_t last = std::max(begin, end);
+      pieces_.push_back({begin, last, graph_ == nullptr ? nullptr : capture(begin, last), Clock(runtime_)});
+      begin = last;
     }
   }
 

@@ -6,6 +6,7 @@
 
 #include "backend/gpu/library_gemm.h"
 #include "backend/gpu/runtime.h"
+#include "base/log.h"
 
 namespace tendon::gpu {
 
@@ -13,6 +14,8 @@ struct GpuBackendParts {
   std::string name;  // "cuda"
   std::unique_ptr<Runtime> runtime;
   std::unique_ptr<LibraryGemm> library;  // null: products run on our own kernels. Goes before the runtime does.
+  bool graph = true;                     // false: launch a plan's kernels one by one
+  LogSink log = {};
 };
 
 std::unique_ptr<Backend> make_gpu_backend(GpuBackendParts parts);

@@ -5,8 +5,16 @@
 
 namespace tendon::sim {
 
-std::unique_ptr<Backend> make_sim_backend(const SimOptions& sim, const BackendOptions&) {
-  gpu::GpuBackendParts parts{.name = "sim", .runtime = make_sim_runtime(sim), .library = make_sim_library()};
+std::unique_ptr<Backend> make_sim_backend(const SimOptions& sim, const BackendOptions& options,
+                                          gpu::Runtime** runtime) {
+  gpu::check_card(sim.machine, options.device);
+  gpu::GpuBackendParts parts{.name = "sim",
+                             .runtime = make_sim_runtime(sim, options.device),
+                             .library = nullptr,
+                             .graph = options.graph,
+                             .log = options.log};
+  if (runtime != nullptr) *runtime = parts.runtime.get();
+  if (sim.library) parts.library = make_sim_library();
   return gpu::make_gpu_backend(std::move(parts));
 }
 

@@ -34,7 +34,11 @@ class SimStream {
 
   void submit(Work work) {
     if (capturing_here()) {
-      TENDON_CHECK(!lost_, "work was added to a capture that had failed");
+      if (lost_) throw_device("launching failed: the capture has been invalid since an earlier call");
+      if (options_.capture_fault == CaptureFault::kNode && recorded_.size() == options_.failing_node) {
+        lost_ = true;
+        throw_device("launching failed: ordered fault at node {}", options_.failing_node);
+      }
       recorded_.push_back(std::move(work));
     } else if (capturing_) {
       throw_device("another thread launched on a stream that is being captured");
@@ -54,6 +58,7 @@ class SimStream {
   void begin() {
     if (capturing_) throw_device("beginning capture failed: the stream is being captured already");
     finish();
+    if (options_.capture_fault == CaptureFault::kBegin) throw_device("beginning capture failed: ordered fault");
     capturing_ = true;
     lost_ = false;
     thread_ = std::this_thread::get_id();
@@ -62,6 +67,7 @@ class SimStream {
   std::vector<Work> end() {
     if (!capturing_here()) throw_device("ending capture failed: this thread did not begin one");
     capturing_ = false;
+    if (options_.capture_fault == CaptureFault::kEnd) throw_device("ending capture failed: ordered fault");
     if (lost_) throw_device("ending capture failed: a call in between made it invalid");
     return std::move(recorded_);
   }
@@ -70,6 +76,15 @@ class SimStream {
     recorded_.clear();
   }
   bool capturing_here() const { return capturing_ && thread_ == std::this_thread::get_id(); }
+  // Before memory goes: waits for what may use it, as a card's driver does, and forgets what that work did wrong.
+  void settle() noexcept {
+    if (capturing_here()) lost_ = true;
+    if (capturing_) return;
+    try {
+      finish();
+    } catch (const std::exception&) {
+    }
+  }
   // What no capture may hold.
   void refuse_in_capture(const char* what) {
     if (!capturing_here()) return;
@@ -134,32 +149,37 @@ class SimEvent final : public gpu::Event {
 
 class SimRuntime final : public gpu::Runtime {
  public:
-  explicit SimRuntime(const SimOptions& options) : options_(options), stream_(options) {}
+  SimRuntime(const SimOptions& options, int device)
+      : options_(options), card_(options.machine.cards.at(static_cast<size_t>(device))), stream_(options) {}
   ~SimRuntime() override {
+    stream_.settle();
     for (const auto& [memory, bytes] : blocks_) std::free(memory);
   }
 
   DeviceInfo info() const override {
     const std::lock_guard lock(mutex_);
-    return {.name = "simulated card",
-            .architecture = fmt::format("sm_{}", options_.architecture),
+    return {.name = card_.name,
+            .architecture = fmt::format("sm_{}", card_.architecture),
             .memory_bytes = options_.memory_bytes,
             .free_bytes = options_.memory_bytes - used_,
             .threads_or_sms = 2};
   }
   DeviceSensors sensors() const override { return {.missing = "a simulated card has no sensors"}; }
-  int architecture() const override { return options_.architecture; }
+  int architecture() const override { return card_.architecture; }
   gpu::Stream stream() const override { return reinterpret_cast<gpu::Stream>(&stream_); }
   void make_current() override {}
 
   void* allocate(size_t bytes) override {
     stream_.refuse_in_capture("allocating device memory");
     const std::lock_guard lock(mutex_);
-    ++counters_.allocations;
+    if (++counters_.allocations == options_.failing_allocation) return nullptr;
     if (bytes > options_.memory_bytes - used_) return nullptr;
     return take(bytes);
   }
-  void release(void* memory) noexcept override { give_back(memory); }
+  void release(void* memory) noexcept override {
+    stream_.settle();
+    give_back(memory);
+  }
   void* allocate_host(size_t bytes) override {
     stream_.refuse_in_capture("allocating pinned host memory");
     ++counters_.host_allocations;
@@ -185,6 +205,7 @@ class SimRuntime final : public gpu::Runtime {
   std::unique_ptr<gpu::Graph> end_capture() override {
     std::vector<Work> work = stream_.end();
     ++counters_.instantiations;
+    if (options_.capture_fault == CaptureFault::kInstantiate) throw_device("making the graph failed: ordered fault");
     return std::make_unique<SimGraph>(std::move(work), counters_);
   }
   void abandon_capture() noexcept override { stream_.abandon(); }
@@ -222,6 +243,7 @@ class SimRuntime final : public gpu::Runtime {
   }
 
   SimOptions options_;
+  gpu::Card card_;
   mutable SimStream stream_;
   mutable std::mutex mutex_;
   std::map<void*, size_t> blocks_;
@@ -239,8 +261,8 @@ void submit(gpu::Stream stream, std::function<void()> work) {
   reinterpret_cast<SimStream*>(stream)->submit(std::move(work));
 }
 
-std::unique_ptr<gpu::Runtime> make_sim_runtime(const SimOptions& options) {
-  return std::make_unique<SimRuntime>(options);
+std::unique_ptr<gpu::Runtime> make_sim_runtime(const SimOptions& options, int device) {
+  return std::make_unique<SimRuntime>(options, device);
 }
 
 }  // namespace tendon::sim

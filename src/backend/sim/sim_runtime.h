@@ -6,20 +6,30 @@
 #include <memory>
 #include <string_view>
 
-#include "backend/backend.h"
+#include "backend/gpu/cards.h"
 #include "backend/gpu/runtime.h"
-#include "backend/registry.h"
 #include "backend/sim/simt.h"
 
 namespace tendon::sim {
 
+// Where a capture goes wrong.
+enum class CaptureFault { kNone, kBegin, kNode, kEnd, kInstantiate };
+
 struct SimOptions {
   simt::Order order = simt::Order::kForward;
   uint64_t seed = 1;
+  gpu::Machine machine = {.vendor = "simulated",
+                          .visibility = "nothing",
+                          .cards = {{"simulated card", 90}},
+                          .built_for = "80-real;90a-real"};
   size_t memory_bytes = size_t{8} << 30;
-  int architecture = 90;
+  bool library = true;
+
+  uint64_t failing_allocation = 0;  // the n-th finds no memory; 0: none fails
+  CaptureFault capture_fault = CaptureFault::kNone;
+  size_t failing_node = 0;  // with kNode: which piece of work of a capture, from 0
 };
 
-std::unique_ptr<gpu::Runtime> make_sim_runtime(const SimOptions& options);
+std::unique_ptr<gpu::Runtime> make_sim_runtime(const SimOptions& options, int device = 0);
 
 }  // namespace tendon::sim

@@ -1,0 +1,201 @@
+// The engine and the command on the simulated card: the numbers of the CPU, graphs and their absence, memory, exit
+// codes.
+#include <sys/wait.h>
+
+#include <gmock/gmock.h>
+
+#include "backend/sim/sim_backend.h"
+#include "tiny.h"
+
+namespace tendon::test {
+namespace {
+
+using sim::CaptureFault;
+using sim::SimOptions;
+using testing::AllOf;
+using testing::HasSubstr;
+
+struct Logged {
+  std::vector<std::string> warnings, lines;
+  LogSink sink() {
+    return [this](LogLevel level, const std::string& text) {
+      (level == LogLevel::kWarning ? warnings : lines).push_back(text);
+    };
+  }
+};
+
+// A tiny engine on a card.
+struct CardEngine {
+  gpu::Runtime* card = nullptr;
+  std::unique_ptr<Backend> backend;
+  LoadedModel model;
+  std::unique_ptr<Engine> engine;
+
+  CardEngine(const std::string& directory, DType precision, const SimOptions& sim, const BackendOptions& options = {})
+      : backend(sim::make_sim_backend(sim, options, &card)), model(load_tiny(data_dir() / directory)) {
+    EngineOptions engine_options;
+    engine_options.precision = precision;
+    engine_options.steps = 2;
+    engine = std::make_unique<Engine>(*backend, model.config, model.weights, engine_options);
+  }
+  Request request(int64_t number) const { return {model.config, number}; }
+  std::vector<float> run(int64_t number) { return infer(*engine, request(number)); }
+};
+
+std::vector<float> on_cpu(const std::string& directory, DType precision, int64_t number) {
+  const auto backend = make_backend("cpu");
+  const LoadedModel model = load_tiny(data_dir() / directory);
+  EngineOptions options;
+  options.precision = precision;
+  options.steps = 2;
+  Engine engine(*backend, model.config, model.weights, options);
+  return infer(engine, Request(model.config, number));
+}
+
+TEST(Card, GivesTheNumbersOfTheCpu) {
+  for (const char* directory : {"tiny_pi0", "tiny_pi05"}) {
+    for (const DType precision : {DType::kF32, DType::kBf16}) {
+      CardEngine card(directory, precision, {});
+      EXPECT_LE(max_abs_difference(card.run(1), on_cpu(directory, precision, 1)),
+                precision == DType::kF32 ? 3e-5 : 0.05)
+          << directory << " " << dtype_name(precision);
+    }
+  }
+}
+
+TEST(Card, GivesTheSameBytesInEveryOrderOfThreads) {
+  const std::vector<float> forward = CardEngine("tiny_pi0", DType::kBf16, {}).run(1);
+  EXPECT_TRUE(same_bytes(forward, CardEngine("tiny_pi0", DType::kBf16, {.order = simt::Order::kReverse}).run(1)));
+  EXPECT_TRUE(same_bytes(forward, CardEngine("tiny_pi0", DType::kBf16, {.order = simt::Order::kShuffled}).run(1)));
+}
+
+TEST(Card, NeitherAllocatesNorCapturesAfterItsPlanIsMade) {
+  CardEngine card("tiny_pi0", DType::kBf16, {});
+  Request first = card.request(1);
+  infer(*card.engine, first.mask({true, true, false}));
+  const gpu::Counters start = card.card->counters();
+  EXPECT_GT(start.allocations, 0U);
+  EXPECT_EQ(start.captures, 1U);
+  EXPECT_EQ(start.instantiations, 1U);
+  for (int64_t number = 2; number < 6; ++number) {  // other pictures, prompt, state and noise, other cameras masked
+    Request request = card.request(number);
+    infer(*card.engine, request.mask({number % 3 != 0, number % 3 != 1, number % 3 != 2}));
+  }
+  const gpu::Counters& end = card.card->counters();
+  EXPECT_EQ(end.allocations, start.allocations);
+  EXPECT_EQ(end.host_allocations, start.host_allocations);
+  EXPECT_EQ(end.captures, start.captures);
+  EXPECT_EQ(end.instantiations, start.instantiations);
+  EXPECT_EQ(end.graph_launches, start.graph_launches + 4);
+}
+
+TEST(Card, FallsBackToSingleLaunchesWhenCaptureFails) {
+  const std::vector<float> expected = CardEngine("tiny_pi0", DType::kF32, {}).run(1);
+  for (const CaptureFault fault :
+       {CaptureFault::kBegin, CaptureFault::kNode, CaptureFault::kEnd, CaptureFault::kInstantiate}) {
+    Logged log;
+    CardEngine card("tiny_pi0", DType::kF32, {.capture_fault = fault, .failing_node = 17}, {.log = log.sink()});
+    EXPECT_TRUE(same_bytes(card.run(1), expected));
+    Request other = card.request(1);
+    other.mask({true, false, false});  // another plan
+    infer(*card.engine, other);
+    EXPECT_TRUE(same_bytes(card.run(1), expected));
+    EXPECT_EQ(card.card->counters().graph_launches, 0U);
+    ASSERT_EQ(log.warnings.size(), 1U);  // said once
+    EXPECT_THAT(log.warnings[0], AllOf(HasSubstr("sim"), HasSubstr("ordered fault"), HasSubstr("same numbers"),
+                                       HasSubstr("--no-graph")));
+  }
+}
+
+TEST(Card, RunsWithoutAGraphOnRequest) {
+  Logged log;
+  CardEngine card("tiny_pi0", DType::kF32, {}, {.graph = false, .log = log.sink()});
+  EXPECT_TRUE(same_bytes(card.run(1), CardEngine("tiny_pi0", DType::kF32, {}).run(1)));
+  EXPECT_EQ(card.card->counters().captures, 0U);
+  EXPECT_TRUE(log.warnings.empty());
+}
+
+// Whichever allocation fails: an error that names the memory, and nothing stays behind.
+TEST(Card, AnyAllocationMayFail) {
+  CardEngine good("tiny_pi0", DType::kBf16, {});
+  good.run(1);
+  const uint64_t allocations = good.card->counters().allocations;
+  ASSERT_GE(allocations, 2U);
+  for (uint64_t n = 1; n <= allocations; ++n) {
+    gpu::Runtime* card = nullptr;
+    const auto backend = sim::make_sim_backend({.failing_allocation = n}, {}, &card);
+    const size_t free = backend->info().free_bytes;
+    std::string message;
+    try {
+      const LoadedModel model = load_tiny(data_dir() / "tiny_pi0");
+      EngineOptions options;
+      options.steps = 2;
+      Engine engine(*backend, model.config, model.weights, options);
+      const Request request(model.config, 1);
+      const Sample sample = request.sample();
+      std::vector<float> actions(static_cast<size_t>(model.config.horizon * model.config.action_dim));
+      const Status status = engine.infer(std::span(&sample, 1), actions);
+      EXPECT_EQ(status.code(), StatusCode::kDevice);
+      message = status.message();
+      EXPECT_TRUE(engine.infer(std::span(&sample, 1), actions).is_ok());  // there is memory now
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kDevice);
+      message = error.what();
+    }
+    EXPECT_THAT(message, AllOf(HasSubstr("ot enough memory"), HasSubstr("MB"))) << "allocation " << n;
+    EXPECT_LE(backend->info().free_bytes, free);
+    EXPECT_GE(backend->info().free_bytes + (size_t{64} << 20), free) << "allocation " << n;
+  }
+}
+
+// --- the command ----------------------------------------------------------------------------------------------------
+
+struct Result {
+  int code;
+  std::string text;  // of both streams
+};
+Result command(const std::string& arguments) {
+  const TempDir temp;
+  const std::filesystem::path out = temp.path() / "out";
+  const std::string line = std::string(TENDON_SIM_COMMAND) + " " + arguments + " >" + out.string() + " 2>&1 </dev/null";
+  const int status = std::system(line.c_str());
+  return {WIFEXITED(status) ? WEXITSTATUS(status) : -1, read_text(out)};
+}
+std::string bench(const std::string& backend, const std::string& more = "") {
+  return "bench --checkpoint synthetic:pi0-tiny --steps 1 --iters 1 --backend " + backend + " " + more;
+}
+
+TEST(Command, RunsOnTheSimulatedCard) {
+  const Result result = command(bench("sim"));
+  EXPECT_EQ(result.code, 0) << result.text;
+  EXPECT_THAT(result.text, HasSubstr("simulated card"));
+}
+
+TEST(Command, DeviceTroubleHasExitCodeFour) {
+  const std::vector<std::pair<std::string, std::string>> cases = {
+      {"sim:no-driver", "no usable simulated driver"},
+      {"sim:old-driver", "too old"},
+      {"sim:no-cards", "visible"},
+      {"sim:architecture=75", "sm_75"},
+      {"sim:architecture=100", "sm_100"},
+      {"sim:allocation=1", "Not enough memory"},
+      {"sim:memory-kb=300", "Not enough memory"},
+  };
+  for (const auto& [backend, part] : cases) {
+    const Result result = command(bench(backend));
+    EXPECT_EQ(result.code, 4) << backend;
+    EXPECT_THAT(result.text, HasSubstr(part)) << backend;
+  }
+  EXPECT_EQ(command(bench("sim", "--device 1")).code, 4);
+  EXPECT_THAT(command(bench("sim", "--device 1")).text, HasSubstr("no card 1"));
+}
+
+TEST(Command, SaysOnceThatCaptureFailedAndGoesOn) {
+  const Result result = command(bench("sim:capture-node=3"));
+  EXPECT_EQ(result.code, 0) << result.text;
+  EXPECT_THAT(result.text, HasSubstr("warning: sim: launching failed"));
+  EXPECT_THAT(command(bench("sim:capture-node=3", "--no-graph")).text, testing::Not(HasSubstr("warning")));
+}
+
+}  // namespace
+}  // namespace tendon::test
