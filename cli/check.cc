@@ -53,7 +53,7 @@ ErrorTable check_against_cpu(const CheckOptions& options, Session& session) {
   EngineOptions reference = tested;
   reference.precision = DType::kF32;
   reference.folds = {};
-  const std::unique_ptr<Backend> cpu = make_backend("cpu", {.threads = options.model.threads, .device = 0});
+  const std::unique_ptr<Backend> cpu = make_backend("cpu", options.model.backend_options());
   Engine oracle(*cpu, session.model.config, session.model.weights, reference);
 
   const Workload workload(session.model.config, options.workload);

@@ -21,5 +21,6 @@ Command add_synth(CLI::App& app);
 Command add_run(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_check(CLI::App& app);
+Command add_tune(CLI::App& app);
 
 }  // namespace tendon::cli

@@ -33,8 +33,7 @@ struct KernelRow {
 
 // Without a checkpoint: the build and the machine.
 int describe_build(const InfoOptions& options) {
-  const std::unique_ptr<Backend> backend =
-      make_backend(options.model.backend, {.threads = options.model.threads, .device = options.model.device});
+  const std::unique_ptr<Backend> backend = make_backend(options.model.backend, options.model.backend_options());
   nlohmann::ordered_json json = {
       {"version", TENDON_VERSION}, {"commit", TENDON_COMMIT}, {"device", describe_device(*backend)}};
   for (const Preset& preset : all_presets()) json["presets"].push_back(preset.name);

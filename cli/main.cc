@@ -53,8 +53,9 @@ int main(int argc, char** argv) {
       {"one observation in, one action chunk out", add_run},
       {"measure latency", add_bench},
       {"compare with a reference, stage by stage", add_check},
+      {"measure which kernel runs each matrix product fastest on this card", add_tune},
   };
-  const char* const names[] = {"info", "synth", "run", "bench", "check"};
+  const char* const names[] = {"info", "synth", "run", "bench", "check", "tune"};
   std::vector<std::pair<CLI::App*, Command>> commands;
   for (size_t i = 0; i < adders.size(); ++i) {
     CLI::App* const sub = app.add_subcommand(names[i], adders[i].first);

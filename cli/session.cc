@@ -34,6 +34,10 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option("--device", device, "which card, from 0 (default: the first)");
   app.add_flag("--no-graph", no_graph, "cards: launch kernels one by one instead of as one graph");
   app.add_option("--fold-off", folds_off, "switch a named fold off (tendon info lists them)");
+  app.add_option("--kernels", kernels, "best | portable: on a card, only kernels of our own that run on any card")
+      ->check(CLI::IsMember({"best", "portable"}))
+      ->capture_default_str();
+  app.add_option("--gemm-table", gemm_table, "on a card: a table of `tendon tune` in place of the built-in one");
 }
 
 EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const {
@@ -59,11 +63,21 @@ LoadOptions ModelOptions::load_options(const Preset* preset) const {
   return options;
 }
 
+BackendOptions ModelOptions::backend_options() const {
+  BackendOptions options;
+  options.threads = threads;
+  options.device = device;
+  options.graph = !no_graph;
+  options.log = stderr_log();
+  options.portable_kernels = kernels == "portable";
+  options.gemm_table = gemm_table;
+  return options;
+}
+
 Session open_session(const ModelOptions& options, const SessionOptions& session_options) {
   Session session;
   const LogSink log = stderr_log();
-  session.backend = make_backend(
-      options.backend, {.threads = options.threads, .device = options.device, .graph = !options.no_graph, .log = log});
+  session.backend = make_backend(options.backend, options.backend_options());
   const DeviceInfo device = session.backend->info();
   log_info(log, "{} backend: {} ({}), {} threads", session.backend->name(), device.name, device.architecture,
            device.threads_or_sms);

@@ -29,11 +29,14 @@ struct ModelOptions {
   int device = 0;
   bool no_graph = false;
   std::vector<std::string> folds_off;
+  std::string kernels = "best";
+  std::string gemm_table;
 
   void add_to(CLI::App& app, bool checkpoint_required = true);
   // What the user leaves open is taken from the checkpoint's config.
   EngineOptions engine_options(const CheckpointConfig& stated = {}) const;
   LoadOptions load_options(const Preset* preset = nullptr) const;
+  BackendOptions backend_options() const;
 };
 
 // A loaded model on a backend, with what loading took.

@@ -15,6 +15,10 @@
 
 namespace tendon {
 
+namespace gemm {
+class TuneTarget;
+}
+
 // The highest rates that anybody measured on this kind of device: what a time can be compared with. 0: not measured.
 struct DeviceLimits {
   double bf16_flops_per_s = 0;
@@ -83,6 +87,9 @@ class Backend {
   virtual void fill_zero(void* device, size_t bytes) = 0;
   // True when kernels can read host memory, so that mapped weights need no copy.
   virtual bool uses_host_memory() const = 0;
+
+  // For `tendon tune`: null where no kernels are chosen from a table (backend/gemm/tuner.h).
+  virtual gemm::TuneTarget* tune_target() { return nullptr; }
 };
 
 // Owns one allocation of a backend.

@@ -3,6 +3,7 @@
 
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "backend/backend.h"
@@ -15,6 +16,8 @@ struct BackendOptions {
   int device = 0;     // GPU index
   bool graph = true;  // GPU: launch a plan as one captured graph
   LogSink log = {};
+  bool portable_kernels = false;  // GPU: only kernels that run on any card of the vendor since Ampere, and no library
+  std::string gemm_table = {};    // GPU: a file in place of the built-in table (backend/gemm/table.h)
 };
 
 // "cpu", or "" for the best one present. Throws Error(kBadUse) for a name this build does not know, listing those it

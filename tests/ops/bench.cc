@@ -9,6 +9,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/gemm/tuner.h"
 #include "cases.h"
 #include "commands.h"
 #include "harness.h"
@@ -56,11 +57,43 @@ std::vector<Timing> time_in_turn(const std::vector<std::function<void()>>& calls
   return timings;
 }
 
-// Weights that come from memory are read in copies that together exceed any cache.
-int copies_of(const Case& test) {
-  if (!test.streamed) return 1;
-  const auto& linear = std::get<Linear>(test.op.args);
-  return static_cast<int>(std::clamp<size_t>((size_t{384} << 20) / std::max<size_t>(linear.w.bytes(), 1), 1, 200));
+// How often a case is run at once: with weights that come from memory, in copies that together exceed any cache; on a
+// card, often enough that starting the graph does not count.
+int copies_of(const Case& test, bool on_card) {
+  constexpr int kRunsOnCard = 20;
+  const auto* const linear = std::get_if<Linear>(&test.op.args);
+  if (linear == nullptr) return on_card ? kRunsOnCard : 1;
+  if (!on_card && !test.streamed) return 1;
+  return static_cast<int>(
+      std::clamp<size_t>((size_t{384} << 20) / std::max<size_t>(linear->w.bytes(), 1), on_card ? kRunsOnCard : 1, 200));
+}
+
+// A case on one backend, `runs` times in an executable; `parts` operations each.
+struct Prepared {
+  std::unique_ptr<BoundOps> ops;
+  size_t parts = 0;
+  int runs = 1;
+};
+
+Prepared prepare(Backend& backend, const Case& test, std::vector<Value> values,
+                 std::vector<const std::vector<std::byte>*> contents) {
+  Prepared prepared;
+  std::vector<Op> ops = operations_for(&backend, test.op, values);
+  prepared.parts = ops.size();
+  if (prepared.parts == 1) {
+    prepared.runs = copies_of(test, !backend.uses_host_memory());
+    for (int copy = 1; copy < prepared.runs; ++copy) {
+      Op op = test.op;
+      if (auto* const linear = std::get_if<Linear>(&op.args)) {
+        values.push_back(values[static_cast<size_t>(linear->w.value)]);
+        contents.push_back(contents[static_cast<size_t>(linear->w.value)]);
+        linear->w.value = static_cast<int32_t>(values.size()) - 1;
+      }
+      ops.push_back(op);
+    }
+  }
+  prepared.ops = std::make_unique<BoundOps>(backend, std::move(ops), values, contents);
+  return prepared;
 }
 
 }  // namespace
@@ -69,15 +102,21 @@ int run_bench(const CommandOptions& options) {
   const auto backend = make_backend(options.backend, options.backend_options);
   const DeviceInfo info = backend->info();
   fmt::print("{} ({}, {} threads or multiprocessors)\n", info.name, info.architecture, info.threads_or_sms);
+  // Of products with a choice of kernels, a card's portable kernels are timed beside the chosen ones.
+  std::unique_ptr<Backend> portable_backend;
+  if (backend->tune_target() != nullptr && !options.backend_options.portable_kernels) {
+    BackendOptions portable = options.backend_options;
+    portable.portable_kernels = true;
+    portable_backend = make_backend(options.backend, portable);
+  }
   fmt::print("{:<36} {:>10} {:>10} {:>8} {:>9} {:>18}\n", "operation", "best µs", "median µs", "GB/s", "GFLOP/s",
-             "× library f32 bf16");
+             portable_backend != nullptr ? "portable ÷ chosen" : "× library f32 bf16");
   std::string json = fmt::format(
       "{{\"device\": \"{}\", \"architecture\": \"{}\", \"threads_or_sms\": {}, \"clock\": \"{}\", \"rows\": [",
       info.name, info.architecture, info.threads_or_sms, options.cpu_time ? "cpu time / threads" : "wall");
   const char* separator = "";
   for (const Case& test : all_cases()) {
     if (!test.bench || test.name.find(options.filter) == std::string::npos) continue;
-    const int copies = copies_of(test);
     std::vector<Value> values;
     std::deque<std::vector<std::byte>> bytes;
     std::vector<const std::vector<std::byte>*> contents;
@@ -85,35 +124,36 @@ int run_bench(const CommandOptions& options) {
       values.push_back(test.buffers[i].value);
       contents.push_back(&bytes.emplace_back(make_bytes(test.buffers[i], i + 1)));
     }
-    std::vector<Op> ops = operations_for(backend.get(), test.op, values);
-    const size_t parts = ops.size();
-    if (parts == 1) {
-      for (int copy = 1; copy < copies; ++copy) {
-        Op op = test.op;
-        Linear& linear = std::get<Linear>(op.args);
-        values.push_back(values[static_cast<size_t>(linear.w.value)]);
-        contents.push_back(contents[static_cast<size_t>(linear.w.value)]);
-        linear.w.value = static_cast<int32_t>(values.size()) - 1;
-        ops.push_back(op);
-      }
-    }
-    const auto repeats = static_cast<double>(ops.size()) / static_cast<double>(parts);
-    BoundOps bound(*backend, std::move(ops), values, contents);
     Status status;
-    std::vector<std::function<void()>> calls = {[&] { status = bound.executable().run(nullptr); }};
+    std::vector<std::function<void()>> calls;
+    std::vector<int> runs;
+    const auto add = [&](const Prepared& prepared) {
+      calls.push_back([&] {
+        if (Status s = prepared.ops->executable().run(nullptr); !s.is_ok()) status = s;
+      });
+      runs.push_back(prepared.runs);
+    };
+    const Prepared own = prepare(*backend, test, values, contents);
+    const size_t parts = own.parts;
+    add(own);
     const bool compares = std::holds_alternative<Linear>(test.op.args) && backend->uses_host_memory();
     if (compares) {
       const auto& a = std::get<Linear>(test.op.args);
       for (const DType dtype : {DType::kF32, DType::kBf16}) {
-        calls.push_back([product = library_matmul(a.x.rows(), a.w.rows(), a.w.cols(), dtype, copies), copies] {
-          for (int i = 0; i < copies; ++i) product();
+        calls.push_back([product = library_matmul(a.x.rows(), a.w.rows(), a.w.cols(), dtype, own.runs), &own] {
+          for (int i = 0; i < own.runs; ++i) product();
         });
+        runs.push_back(own.runs);
       }
+    }
+    Prepared portable;
+    if (portable_backend != nullptr && parts == 1 && backend->tune_target()->product_of(test.op)) {
+      portable = prepare(*portable_backend, test, values, contents);
+      add(portable);
     }
     std::vector<Timing> timings = time_in_turn(calls, options.seconds, options.cpu_time ? info.threads_or_sms : 0);
     if (!status.is_ok()) throw Error(ErrorKind::kInternal, status.message());
-    timings[0].best /= repeats, timings[0].median /= repeats;
-    for (size_t i = 1; i < timings.size(); ++i) timings[i].best /= copies, timings[i].median /= copies;
+    for (size_t i = 0; i < timings.size(); ++i) timings[i].best /= runs[i], timings[i].median /= runs[i];
 
     const Cost work = cost(test.op);
     const double seconds = timings[0].median;
@@ -123,6 +163,10 @@ int run_bench(const CommandOptions& options) {
       library = fmt::format("{:11.2f} {:6.2f}", timings[1].median / seconds, timings[2].median / seconds);
       library_json = fmt::format(", \"library_f32_us\": {:.3f}, \"library_bf16_us\": {:.3f}", timings[1].median * 1e6,
                                  timings[2].median * 1e6);
+    }
+    if (portable.ops != nullptr) {
+      library = fmt::format("{:18.2f}", timings.back().median / seconds);
+      library_json = fmt::format(", \"portable_us\": {:.3f}", timings.back().median * 1e6);
     }
     fmt::print("{:<36} {:>10.1f} {:>10.1f} {:>8.1f} {:>9} {:>18}\n", test.name, timings[0].best * 1e6, seconds * 1e6,
                work.bytes() / seconds / 1e9, work.flops > 0 ? fmt::format("{:.1f}", work.flops / seconds / 1e9) : "",

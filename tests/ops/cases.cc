@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <limits>
+#include <tuple>
 #include <utility>
 
 #include <fmt/format.h>
@@ -610,6 +611,77 @@ void add_fused(List& list) {
   }
 }
 
+// Everything that may follow a product, over the edges of tiles and on rows that are not 16-byte aligned.
+void add_products(List& list) {
+  struct ProductShape {
+    const char* name;
+    int64_t m, n, k, margin;
+  };
+  const ProductShape shapes[] = {{"ragged", 33, 131, 75, 3},     {"ragged_depth", 70, 72, 200, 0},
+                                 {"tiles", 130, 264, 136, 0},    {"wide_view", 97, 136, 64, 8},
+                                 {"one_row", 1, 40, 64, 0},      {"narrow", 67, 5, 48, 0},
+                                 {"split_depth", 6, 24, 3000, 0}};
+  for (const ProductShape& s : shapes) {
+    for (const DType dtype : {kF32, kBf16}) {
+      const std::string name = fmt::format("{}.{}", s.name, type_word(dtype));
+      for (const bool gated : {false, true}) {
+        Maker m(s.margin);
+        LinearResidual a{.x = m.data(dtype, {s.m, s.k}),
+                         .w = m.weight(dtype, s.n, s.k),
+                         .bias = m.vector(s.n),
+                         .residual = m.data(dtype, {s.m, s.n}),
+                         .gate = {},
+                         .out = {}};
+        if (gated) a.gate = m.vector(s.n);
+        a.out = m.out(dtype, {s.m, s.n});
+        list.add(m.make((gated ? "gated_" : "") + name, a));
+      }
+      for (const Activation activation : {Activation::kNone, Activation::kGeluTanh, Activation::kSilu}) {
+        Maker m(s.margin);
+        LayerNormLinear a{.x = m.data(dtype, {s.m, s.k}),
+                          .gain = m.vector(s.k),
+                          .bias = m.vector(s.k),
+                          .w = m.weight(dtype, s.n, s.k),
+                          .linear_bias = m.vector(s.n),
+                          .out = m.out(dtype, {s.m, s.n}),
+                          .activation = activation};
+        const char* const word = activation == Activation::kNone   ? ""
+                                 : activation == Activation::kSilu ? "silu_"
+                                                                   : "gelu_";
+        list.add(m.make(word + name, a));
+      }
+      Maker m(s.margin);
+      list.add(m.make(name, NormGateUpGelu{.x = m.data(dtype, {s.m, s.k}),
+                                           .norm = {.gain = m.vector(s.k), .scale = {}, .shift = {}},
+                                           .w_gate = m.weight(dtype, s.n, s.k),
+                                           .w_up = m.weight(dtype, s.n, s.k),
+                                           .out = m.out(dtype, {s.m, s.n})}));
+    }
+  }
+  // The large ones of a layer, for `bench`.
+  const auto add_slow = [&](Case made) {
+    made.slow = true;
+    list.add_bench(std::move(made));
+  };
+  for (const auto& [name, rows, cols, depth] :
+       {std::tuple{"vision_o", 768, 1152, 1152}, std::tuple{"vision_down", 768, 1152, 4304},
+        std::tuple{"prefix_o", 788, 2048, 2048}, std::tuple{"prefix_down", 788, 2048, 16384}}) {
+    Maker m;
+    add_slow(m.make(fmt::format("{}.bf16", name), LinearResidual{.x = m.data(kBf16, {rows, depth}),
+                                                                 .w = m.weight(kBf16, cols, depth),
+                                                                 .bias = {},
+                                                                 .residual = m.data(kBf16, {rows, cols}),
+                                                                 .gate = {},
+                                                                 .out = m.out(kBf16, {rows, cols})}));
+  }
+  Maker m;
+  add_slow(m.make("prefix.bf16", NormGateUpGelu{.x = m.data(kBf16, {788, 2048}),
+                                                .norm = {.gain = m.vector(2048), .scale = {}, .shift = {}},
+                                                .w_gate = m.weight(kBf16, 16384, 2048),
+                                                .w_up = m.weight(kBf16, 16384, 2048),
+                                                .out = m.out(kBf16, {788, 16384})}));
+}
+
 }  // namespace
 
 std::vector<Case> all_cases() {
@@ -622,6 +694,7 @@ std::vector<Case> all_cases() {
   add_attention(list);
   add_elementwise(list);
   add_fused(list);
+  add_products(list);
   return list.take();
 }
 

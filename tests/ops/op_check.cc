@@ -19,6 +19,7 @@ op_check bench     [--seconds S] [--json FILE|-]   time of the real shapes, × t
 op_check support                          which operation has which kernel (markdown)
   --backend NAME   cpu (default)          --threads N   CPU threads, 0 = all
   --device N       GPU index              --filter TEXT only cases whose name holds TEXT
+  --portable       a card's portable kernels, no library      --gemm-table FILE   in place of the built-in one
 )";
 
 int run(int argc, char** argv) {
@@ -41,6 +42,10 @@ int run(int argc, char** argv) {
       options.backend_options.threads = std::atoi(value());
     } else if (word == "--device") {
       options.backend_options.device = std::atoi(value());
+    } else if (word == "--portable") {
+      options.backend_options.portable_kernels = true;
+    } else if (word == "--gemm-table") {
+      options.backend_options.gemm_table = value();
     } else if (word == "--filter") {
       options.filter = value();
     } else if (word == "--seconds") {

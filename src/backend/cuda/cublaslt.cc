@@ -3,6 +3,7 @@
 #include <dlfcn.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstdint>
 
 #include "backend/cuda/cuda_runtime.h"
@@ -15,6 +16,8 @@ constexpr size_t kWorkspaceBytes = size_t{32} << 20;
 
 }  // namespace
 
+// A product as the library sees it: row-major (M, N) = x · wᵀ is, column by column, (N, M) = w · xᵀ, so w comes first
+// and is transposed.
 class CublasLtGemm final : public gpu::Gemm {
  public:
   CublasLtGemm(const CublasLt& library, const gpu::GemmArgs& args);
@@ -22,27 +25,30 @@ class CublasLtGemm final : public gpu::Gemm {
   CublasLtGemm(const CublasLtGemm&) = delete;
   CublasLtGemm& operator=(const CublasLtGemm&) = delete;
 
+  std::vector<cublasLtMatmulAlgo_t> preferred(int count) const;
+  // False when it does not run this product.
+  bool take(const cublasLtMatmulAlgo_t& algorithm);
+  bool take(std::string_view name);
   void launch(gpu::Stream stream) const override;
 
  private:
   const CublasLt& library_;
   gpu::GemmArgs args_;
+  cudaDataType_t type_;
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t w_ = nullptr, x_ = nullptr, residual_ = nullptr, out_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
 };
 
-CublasLt::CublasLt(gpu::Runtime& runtime) : runtime_(runtime) {
+std::unique_ptr<CublasLt> CublasLt::open(gpu::Runtime& runtime) {
   for (const char* name : {"libcublasLt.so.13", "libcublasLt.so.12", "libcublasLt.so"}) {
-    library_ = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    if (library_ != nullptr) break;
+    if (void* const library = dlopen(name, RTLD_NOW | RTLD_LOCAL))
+      return std::unique_ptr<CublasLt>(new CublasLt(runtime, library));
   }
-  if (library_ == nullptr) {
-    throw_device(
-        "The library cuBLASLt (libcublasLt.so.13 or .12) cannot be opened: {}. Install the CUDA libraries, or put "
-        "their folder into LD_LIBRARY_PATH.",
-        dlerror());
-  }
+  return nullptr;
+}
+
+CublasLt::CublasLt(gpu::Runtime& runtime, void* library) : runtime_(runtime), library_(library) {
   find(create_, "cublasLtCreate");
   find(destroy_, "cublasLtDestroy");
   find(matmul_, "cublasLtMatmul");
@@ -55,6 +61,10 @@ CublasLt::CublasLt(gpu::Runtime& runtime) : runtime_(runtime) {
   find(preference_destroy_, "cublasLtMatmulPreferenceDestroy");
   find(preference_set_, "cublasLtMatmulPreferenceSetAttribute");
   find(heuristic_, "cublasLtMatmulAlgoGetHeuristic");
+  find(algo_init_, "cublasLtMatmulAlgoInit");
+  find(algo_check_, "cublasLtMatmulAlgoCheck");
+  find(algo_set_, "cublasLtMatmulAlgoConfigSetAttribute");
+  find(algo_get_, "cublasLtMatmulAlgoConfigGetAttribute");
   require(create_(&handle_), "cublasLtCreate");
   workspace_ = runtime.allocate(kWorkspaceBytes);
   if (workspace_ == nullptr) {
@@ -90,11 +100,10 @@ uint32_t alignment_of(const Tensor& t) {
 
 }  // namespace
 
-// Row-major (M, N) = x · wᵀ is, column by column, (N, M) = w · xᵀ: w comes first and is transposed.
-CublasLtGemm::CublasLtGemm(const CublasLt& library, const gpu::GemmArgs& args) : library_(library), args_(args) {
-  const cudaDataType_t type = args.out.dtype == DType::kBf16 ? CUDA_R_16BF : CUDA_R_32F;
+CublasLtGemm::CublasLtGemm(const CublasLt& library, const gpu::GemmArgs& args)
+    : library_(library), args_(args), type_(args.out.dtype == DType::kBf16 ? CUDA_R_16BF : CUDA_R_32F) {
   const auto layout = [&](cublasLtMatrixLayout_t& to, const Tensor& t) {
-    library_.require(library_.layout_create_(&to, type, static_cast<uint64_t>(t.cols()),
+    library_.require(library_.layout_create_(&to, type_, static_cast<uint64_t>(t.cols()),
                                              static_cast<uint64_t>(t.rows()), t.row_stride),
                      "describing a matrix");
   };
@@ -113,27 +122,81 @@ CublasLtGemm::CublasLtGemm(const CublasLt& library, const gpu::GemmArgs& args) :
   layout(x_, args.x);
   layout(out_, args.out);
   layout(residual_, args.residual.defined() ? args.residual : args.out);
+}
 
+std::vector<cublasLtMatmulAlgo_t> CublasLtGemm::preferred(int count) const {
   cublasLtMatmulPreference_t preference = nullptr;
   library_.require(library_.preference_create_(&preference), "choosing a product");
   const auto prefer = [&](cublasLtMatmulPreferenceAttributes_t attribute, const auto& value) {
     library_.require(library_.preference_set_(preference, attribute, &value, sizeof(value)), "choosing a product");
   };
   prefer(CUBLASLT_MATMUL_PREF_MAX_WORKSPACE_BYTES, kWorkspaceBytes);
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args.w));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args.x));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES, alignment_of(args.residual.defined() ? args.residual : args.out));
-  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(args.out));
-  cublasLtMatmulHeuristicResult_t found{};
-  int count = 0;
-  const cublasStatus_t status =
-      library_.heuristic_(library_.handle_, operation_, w_, x_, residual_, out_, preference, 1, &found, &count);
+  // Parts of K are summed in f32: in the type of the result, the sum would be rounded more than once.
+  prefer(CUBLASLT_MATMUL_PREF_REDUCTION_SCHEME_MASK, static_cast<uint32_t>(CUBLASLT_REDUCTION_SCHEME_COMPUTE_TYPE));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_A_BYTES, alignment_of(args_.w));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_B_BYTES, alignment_of(args_.x));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_C_BYTES,
+         alignment_of(args_.residual.defined() ? args_.residual : args_.out));
+  prefer(CUBLASLT_MATMUL_PREF_MIN_ALIGNMENT_D_BYTES, alignment_of(args_.out));
+  std::vector<cublasLtMatmulHeuristicResult_t> found(static_cast<size_t>(count));
+  int found_count = 0;
+  const cublasStatus_t status = library_.heuristic_(library_.handle_, operation_, w_, x_, residual_, out_, preference,
+                                                    count, found.data(), &found_count);
   library_.preference_destroy_(preference);
-  if (status != CUBLAS_STATUS_SUCCESS || count == 0) {
-    throw_device("cuBLASLt has no algorithm for x {} · w {} in {} (status {})", to_string(args.x.shape),
-                 to_string(args.w.shape), dtype_name(args.out.dtype), static_cast<int>(status));
+  std::vector<cublasLtMatmulAlgo_t> algorithms;
+  if (status != CUBLAS_STATUS_SUCCESS) return algorithms;
+  for (int i = 0; i < found_count; ++i) {
+    if (found[static_cast<size_t>(i)].state == CUBLAS_STATUS_SUCCESS)
+      algorithms.push_back(found[static_cast<size_t>(i)].algo);
   }
-  algorithm_ = found.algo;
+  return algorithms;
+}
+
+bool CublasLtGemm::take(const cublasLtMatmulAlgo_t& algorithm) {
+  algorithm_ = algorithm;
+  cublasLtMatmulHeuristicResult_t checked{};
+  return library_.algo_check_(library_.handle_, operation_, w_, x_, residual_, out_, &algorithm_, &checked) ==
+             CUBLAS_STATUS_SUCCESS &&
+         checked.state == CUBLAS_STATUS_SUCCESS && checked.workspaceSize <= kWorkspaceBytes;
+}
+
+// The numbers of an algorithm's name, in order; the first is its id. Cluster and inner shape have two bytes.
+struct AlgorithmField {
+  cublasLtMatmulAlgoConfigAttributes_t attribute;
+  size_t bytes;
+};
+constexpr AlgorithmField kAlgorithmFields[] = {
+    {CUBLASLT_ALGO_CONFIG_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_TILE_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_STAGES_ID, 4},
+    {CUBLASLT_ALGO_CONFIG_SPLITK_NUM, 4},
+    {CUBLASLT_ALGO_CONFIG_REDUCTION_SCHEME, 4},
+    {CUBLASLT_ALGO_CONFIG_CTA_SWIZZLING, 4},
+    {CUBLASLT_ALGO_CONFIG_CUSTOM_OPTION, 4},
+    {CUBLASLT_ALGO_CONFIG_INNER_SHAPE_ID, 2},
+    {CUBLASLT_ALGO_CONFIG_CLUSTER_SHAPE_ID, 2},
+};
+
+bool CublasLtGemm::take(std::string_view name) {
+  std::vector<uint32_t> numbers;
+  for (const char* at = name.data(); at < name.data() + name.size();) {
+    const auto [end, error] = std::from_chars(at, name.data() + name.size(), numbers.emplace_back());
+    if (error != std::errc()) return false;
+    at = end + 1;  // the dot
+  }
+  if (numbers.size() != std::size(kAlgorithmFields)) return false;
+  cublasLtMatmulAlgo_t algorithm{};
+  if (library_.algo_init_(library_.handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F, type_, type_, type_, type_,
+                          static_cast<int>(numbers[0]), &algorithm) != CUBLAS_STATUS_SUCCESS) {
+    return false;
+  }
+  for (size_t i = 1; i < numbers.size(); ++i) {  // little-endian: the low bytes come first
+    if (library_.algo_set_(&algorithm, kAlgorithmFields[i].attribute, &numbers[i], kAlgorithmFields[i].bytes) !=
+        CUBLAS_STATUS_SUCCESS) {
+      return false;
+    }
+  }
+  return take(algorithm);
 }
 
 CublasLtGemm::~CublasLtGemm() {
@@ -153,8 +216,27 @@ void CublasLtGemm::launch(gpu::Stream stream) const {
       "cublasLtMatmul");
 }
 
-std::unique_ptr<gpu::Gemm> CublasLt::prepare(const gpu::GemmArgs& args) const {
-  return std::make_unique<CublasLtGemm>(*this, args);
+std::unique_ptr<gpu::Gemm> CublasLt::prepare(const gpu::GemmArgs& args, std::string_view algorithm) const {
+  auto gemm = std::make_unique<CublasLtGemm>(*this, args);
+  if (!algorithm.empty()) return gemm->take(algorithm) ? std::move(gemm) : nullptr;
+  const std::vector<cublasLtMatmulAlgo_t> preferred = gemm->preferred(1);
+  return !preferred.empty() && gemm->take(preferred[0]) ? std::move(gemm) : nullptr;
+}
+
+std::vector<std::string> CublasLt::algorithms(const gpu::GemmArgs& args) const {
+  constexpr int kRequested = 64;
+  std::vector<std::string> names;
+  for (const cublasLtMatmulAlgo_t& algorithm : CublasLtGemm(*this, args).preferred(kRequested)) {
+    std::string name;
+    for (const AlgorithmField& field : kAlgorithmFields) {
+      uint32_t number = 0;
+      size_t written = 0;
+      require(algo_get_(&algorithm, field.attribute, &number, field.bytes, &written), "reading an algorithm");
+      name += (name.empty() ? "" : ".") + std::to_string(number);
+    }
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return names;
 }
 
 }  // namespace tendon

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include <cublasLt.h>
 
@@ -13,18 +15,20 @@ namespace tendon {
 
 class CublasLt final : public gpu::LibraryGemm {
  public:
-  // Takes its workspace from the runtime, which must outlive this. Throws Error(kDevice) when the library cannot be
-  // opened.
-  explicit CublasLt(gpu::Runtime& runtime);
+  // Null when the library cannot be opened. Takes its workspace from the runtime, which must outlive it. Throws
+  // Error(kDevice) when the library is there and does not work.
+  static std::unique_ptr<CublasLt> open(gpu::Runtime& runtime);
   ~CublasLt() override;
   CublasLt(const CublasLt&) = delete;
   CublasLt& operator=(const CublasLt&) = delete;
 
-  std::string_view name() const override { return "cuBLASLt"; }
-  std::unique_ptr<gpu::Gemm> prepare(const gpu::GemmArgs& args) const override;
+  std::string_view name() const override { return "cublaslt"; }
+  std::unique_ptr<gpu::Gemm> prepare(const gpu::GemmArgs& args, std::string_view algorithm = {}) const override;
+  std::vector<std::string> algorithms(const gpu::GemmArgs& args) const override;
 
  private:
   friend class CublasLtGemm;
+  CublasLt(gpu::Runtime& runtime, void* library);
   template <class F>
   void find(F& function, const char* name);
   void require(cublasStatus_t status, const char* what) const;
@@ -45,6 +49,10 @@ class CublasLt final : public gpu::LibraryGemm {
   decltype(&cublasLtMatmulPreferenceDestroy) preference_destroy_ = nullptr;
   decltype(&cublasLtMatmulPreferenceSetAttribute) preference_set_ = nullptr;
   decltype(&cublasLtMatmulAlgoGetHeuristic) heuristic_ = nullptr;
+  decltype(&cublasLtMatmulAlgoInit) algo_init_ = nullptr;
+  decltype(&cublasLtMatmulAlgoCheck) algo_check_ = nullptr;
+  decltype(&cublasLtMatmulAlgoConfigSetAttribute) algo_set_ = nullptr;
+  decltype(&cublasLtMatmulAlgoConfigGetAttribute) algo_get_ = nullptr;
 };
 
 }  // namespace tendon

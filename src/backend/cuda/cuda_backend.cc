@@ -56,7 +56,20 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
                              .library = nullptr,
                              .graph = options.graph,
                              .log = options.log};
-  parts.library = std::make_unique<CublasLt>(*parts.runtime);
+  if (!options.portable_kernels) {
+    parts.library = CublasLt::open(*parts.runtime);
+    if (parts.library == nullptr) {
+      log_warning(options.log,
+                  "cuBLASLt (libcublasLt.so.13 or .12) cannot be opened: products run on tendon's own, slower kernels. "
+                  "Install the CUDA libraries, or put their folder into LD_LIBRARY_PATH.");
+    }
+    const std::string card = parts.runtime->info().name;
+    parts.table = options.gemm_table.empty() ? gemm::Table::built_in(card) : gemm::Table::read(options.gemm_table);
+    if (!parts.table) {
+      log_info(options.log, "no GEMM table for {}: products take the library's own choice; `tendon tune` makes one",
+               card);
+    }
+  }
   return gpu::make_gpu_backend(std::move(parts));
 }
 

@@ -76,8 +76,9 @@ struct TileList {
   }
 };
 
-bool tensor_core_operand(const Tensor& t) {
-  return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+bool tensor_core_operand(const Tensor& t) {  // within a tile, offsets have 32 bits
+  return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && t.row_stride < (1 << 23) &&
+         reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
 }
 bool takes_tensor_cores(const Product& p) {
   return tensor_core_operand(p.x) && tensor_core_operand(p.w) && (!p.up.defined() || tensor_core_operand(p.up)) &&

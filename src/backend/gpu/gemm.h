@@ -15,14 +15,14 @@ namespace tendon::gpu {
 // out = y + table[row mod T],  or  round(y) + residual,  or  residual + round(round(y) · round(gate)),  or  y.
 // Roundings are to out's type, sums are f32. What is not wanted is undefined.
 struct Product {
-  Tensor x;         // (M, K) bf16 or f32
-  Tensor w;         // (N, K) bf16 or f32
-  Tensor up;        // (N, K) like w; then no bias, activation, table or residual
-  Tensor bias;      // (N) f32
-  Tensor table;     // (T, N) f32
-  Tensor residual;  // (M, N) like out
-  Tensor gate;      // (N) f32, only with a residual
-  Tensor out;       // (M, N) bf16 or f32
+  Tensor x;              // (M, K) bf16 or f32
+  Tensor w;              // (N, K) bf16 or f32
+  Tensor up = {};        // (N, K) like w; then no bias, activation, table or residual
+  Tensor bias = {};      // (N) f32
+  Tensor table = {};     // (T, N) f32
+  Tensor residual = {};  // (M, N) like out
+  Tensor gate = {};      // (N) f32, only with a residual
+  Tensor out;            // (M, N) bf16 or f32
   Activation activation = Activation::kNone;
 };
 

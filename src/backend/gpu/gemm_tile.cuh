@@ -78,27 +78,33 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
   // and up in groups of eight; as kRowStep is a multiple of 16, a thread stays with one of them.
   const int copy_row = static_cast<int>(threadIdx.x) / kChunks;
   const int copy_chunk = static_cast<int>(threadIdx.x) % kChunks;
-  const int w_row = first_col + (a.sink.gate_up ? copy_row / 16 * 8 + copy_row % 8 : copy_row);
+  const int w_row = a.sink.gate_up ? copy_row / 16 * 8 + copy_row % 8 : copy_row;
   const int w_row_step = a.sink.gate_up ? kRowStep / 2 : kRowStep;
-  const Bf16* const w = a.sink.gate_up && copy_row / 8 % 2 == 1 ? a.up : a.w;
   int copy_k = first_step * kDepth + copy_chunk * 8;
-  const Bf16* x_from = a.x + (first_row + copy_row) * a.x_stride + copy_k;
-  const Bf16* w_from = w + w_row * a.w_stride + copy_k;
-  const int64_t x_step = kRowStep * a.x_stride;
-  const int64_t w_step = w_row_step * a.w_stride;
+  // Offsets from the tile's corner have 32 bits, and rows outside the matrices a bit each: registers are scarce.
+  const Bf16* const x_corner = a.x + first_row * a.x_stride;
+  const Bf16* const w_corner = (a.sink.gate_up && copy_row / 8 % 2 == 1 ? a.up : a.w) + first_col * a.w_stride;
+  const auto x_stride = static_cast<uint32_t>(a.x_stride);
+  const auto w_stride = static_cast<uint32_t>(a.w_stride);
+  uint32_t x_offset = static_cast<uint32_t>(copy_row) * x_stride + static_cast<uint32_t>(copy_k);
+  uint32_t w_offset = static_cast<uint32_t>(w_row) * w_stride + static_cast<uint32_t>(copy_k);
+  uint32_t valid_rows = 0;
+#pragma unroll
+  for (int i = 0; i < kCopies; ++i) {
+    const bool valid = i < kXCopies ? first_row + copy_row + i * kRowStep < e.rows
+                                    : first_col + w_row + (i - kXCopies) * w_row_step < e.cols;
+    valid_rows |= valid ? 1U << i : 0U;
+  }
   Bf16* const copy_to = slots + copy_row * kDepth + permuted<kDepth>(copy_row, copy_chunk) * 8;
   // The i-th copy of a step into a slot; outside the matrices zeros are stored and nothing is read.
-  const auto copy = [&](int i, Bf16* slot, bool wanted) {
-    const bool valid = wanted && copy_k < a.depth;
-    if (i < kXCopies) {
-      copy_async(slot + i * kRowStep * kDepth, x_from + i * x_step,
-                 valid && first_row + copy_row + i * kRowStep < e.rows);
-    } else {
-      const int j = i - kXCopies;
-      copy_async(slot + i * kRowStep * kDepth, w_from + j * w_step, valid && w_row + j * w_row_step < e.cols);
-    }
+  const auto copy = [&](int i, Bf16* slot, uint32_t valid) {
+    const Bf16* const from =
+        i < kXCopies ? x_corner + (x_offset + static_cast<uint32_t>(i * kRowStep) * x_stride)
+                     : w_corner + (w_offset + static_cast<uint32_t>((i - kXCopies) * w_row_step) * w_stride);
+    copy_async(slot + i * kRowStep * kDepth, from, (valid >> i & 1U) != 0);
   };
-  const auto next_step = [&] { copy_k += kDepth, x_from += kDepth, w_from += kDepth; };
+  const auto valid_now = [&](bool wanted) { return wanted && copy_k < a.depth ? valid_rows : 0U; };
+  const auto next_step = [&] { copy_k += kDepth, x_offset += kDepth, w_offset += kDepth; };
 
   // Where this lane's fragments lie in a slot.
   const int wave_row = wave() / kColWaves * kWaveRows;
@@ -121,7 +127,7 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
 #pragma unroll
   for (int s = 0; s < kStages - 1; ++s) {
 #pragma unroll
-    for (int i = 0; i < kCopies; ++i) copy(i, copy_to + s * kSlot, s < steps);
+    for (int i = 0; i < kCopies; ++i) copy(i, copy_to + s * kSlot, valid_now(s < steps));
     copy_commit();
     next_step();
   }
@@ -136,30 +142,35 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
   load_w(w_frag[0], 0, 0, 0);
 #pragma unroll 1
   for (int t = 0; t < steps; ++t) {
+    const uint32_t valid = valid_now(t + kStages - 1 < steps);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      // The slot that is written was read in the iteration before the last block_sync.
+      // The slot that is written was read before the last block_sync.
 #pragma unroll
-      for (int i = step; i < kCopies; i += kSteps) copy(i, copy_to + write_slot * kSlot, t + kStages - 1 < steps);
-      const int this_slot = read_slot;
-      if (step == kSteps - 1) {
-        copy_commit();
-        next_step();
-        copy_wait<kStages - 2>();
-        block_sync();
-        read_slot = read_slot + 1 == kStages ? 0 : read_slot + 1;
-        write_slot = write_slot + 1 == kStages ? 0 : write_slot + 1;
-      }
+      for (int i = step; i < kCopies; i += kSteps) copy(i, copy_to + write_slot * kSlot, valid);
 #pragma unroll
       for (int pair = 0; pair < kPairs; ++pair) {
         const int next = step * kPairs + pair + 1;  // kSteps is even, so the parity goes on from step to step
+        if (step == kSteps - 1 && pair == kPairs - 1) {
+          // Everything of this slot has been read by this wave, and after the barrier by all: it may be overwritten.
+          copy_commit();
+          next_step();
+          copy_wait<kStages - 2>();
+          block_sync();
+          read_slot = read_slot + 1 == kStages ? 0 : read_slot + 1;
+          write_slot = write_slot + 1 == kStages ? 0 : write_slot + 1;
+        }
         if (pair + 1 < kPairs) {
-          load_w(w_frag[next % 2], this_slot, step, pair + 1);
+          load_w(w_frag[next % 2], read_slot, step, pair + 1);
         } else {
           load_w(w_frag[next % 2], read_slot, (step + 1) % kSteps, 0);
         }
+        // The next step's fragments of x: beside every pair, or, from the next slot, when that is there.
 #pragma unroll
-        for (int m = pair; m < kM; m += kPairs) load_x(x_frag[(step + 1) % 2][m], read_slot, (step + 1) % kSteps, m);
+        for (int m = 0; m < kM; ++m) {
+          if (step == kSteps - 1 ? pair == kPairs - 1 : m % kPairs == pair)
+            load_x(x_frag[(step + 1) % 2][m], read_slot, (step + 1) % kSteps, m);
+        }
         const uint32_t(&w_pair)[4] = w_frag[(next - 1) % 2];
 #pragma unroll
         for (int m = 0; m < kM; ++m) {

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "backend/gpu/op_table.h"
+#include "backend/gpu/product_trial.h"
 #include "base/check.h"
 
 namespace tendon::gpu {
@@ -40,10 +41,10 @@ struct Piece {
 class GpuExecutable final : public Executable {
  public:
   // Sets parts.graph to false when capture fails: this plan and later ones are launched kernel by kernel.
-  GpuExecutable(const std::vector<Op>& ops, GpuBackendParts& parts, void* workspace)
+  GpuExecutable(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, void* workspace)
       : name_(parts.name), runtime_(*parts.runtime) {
     try {
-      prepare(ops, parts, workspace);
+      prepare(ops, parts, products, workspace);
     } catch (...) {
       release_buffers();
       throw;
@@ -99,9 +100,9 @@ class GpuExecutable final : public Executable {
   }
 
  private:
-  void prepare(const std::vector<Op>& ops, GpuBackendParts& parts, void* workspace) {
+  void prepare(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, void* workspace) {
     runtime_.make_current();
-    const GpuContext context{.library = parts.library.get(),
+    const GpuContext context{.products = products,
                              .workspace = workspace,
                              .allocate =
                                  [this](size_t bytes) {
@@ -112,7 +113,8 @@ class GpuExecutable final : public Executable {
                              .architecture = runtime_.architecture()};
     for (const Op& op : ops) {
       const GpuOp* const row = find_gpu_op(op);
-      TENDON_CHECK(row != nullptr, "the {} backend has no kernel for {} ({})", name_, describe(op), op_label(op));
+      TENDON_CHECK(row != nullptr, "the {} backend has no kernel for {} ({})", name_, tendon::describe(op),
+                   op_label(op));
       launches_.push_back(row->prepare(op, context));
     }
     runtime_.synchronize();
@@ -209,19 +211,24 @@ class GpuExecutable final : public Executable {
   std::vector<Piece> pieces_;
 };
 
-class GpuBackend final : public Backend {
+class GpuBackend final : public Backend, public gemm::TuneTarget {
  public:
-  explicit GpuBackend(GpuBackendParts parts) : parts_(std::move(parts)) {}
+  explicit GpuBackend(GpuBackendParts parts)
+      : parts_(std::move(parts)), products_(*parts_.runtime, parts_.library.get(), std::move(parts_.table)) {}
 
   std::string_view name() const override { return parts_.name; }
   DeviceInfo info() const override { return parts_.runtime->info(); }
   DeviceSensors sensors() const override { return parts_.runtime->sensors(); }
 
   bool supports(const Op& op) const override { return find_gpu_op(op) != nullptr; }
-  std::string kernel_name(const Op& op) const override { return row(op).kernel; }
+  std::string kernel_name(const Op& op) const override {
+    const GpuOp& found = row(op);
+    if (found.product == nullptr) return found.kernel;
+    return fmt::format("{} ({})", found.kernel, products_.kernel_name(found.product(op)));
+  }
   size_t workspace_bytes(const Op& op) const override { return row(op).workspace_bytes(op); }
   std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t) override {
-    return std::make_unique<GpuExecutable>(ops, parts_, workspace);
+    return std::make_unique<GpuExecutable>(ops, parts_, products_, workspace);
   }
 
   void* allocate(size_t bytes) override { return allocate_or_throw(*parts_.runtime, bytes); }
@@ -240,14 +247,26 @@ class GpuBackend final : public Backend {
   }
   bool uses_host_memory() const override { return false; }
 
+  gemm::TuneTarget* tune_target() override { return this; }
+  std::optional<gemm::Desc> product_of(const Op& op) const override {
+    const GpuOp* const found = find_gpu_op(op);
+    if (found == nullptr || found->product == nullptr) return {};
+    return describe(found->product(op));
+  }
+  std::unique_ptr<gemm::Trial> make_trial(const gemm::Desc& desc) override {
+    return make_product_trial(desc, *parts_.runtime, products_);
+  }
+
  private:
   const GpuOp& row(const Op& op) const {
     const GpuOp* const found = find_gpu_op(op);
-    TENDON_CHECK(found != nullptr, "the {} backend has no kernel for {} ({})", parts_.name, describe(op), op_label(op));
+    TENDON_CHECK(found != nullptr, "the {} backend has no kernel for {} ({})", parts_.name, tendon::describe(op),
+                 op_label(op));
     return *found;
   }
 
   GpuBackendParts parts_;
+  Products products_;
 };
 
 }  // namespace

@@ -2,8 +2,10 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
 
+#include "backend/gemm/table.h"
 #include "backend/gpu/library_gemm.h"
 #include "backend/gpu/runtime.h"
 #include "base/log.h"
@@ -13,8 +15,9 @@ namespace tendon::gpu {
 struct GpuBackendParts {
   std::string name;  // "cuda"
   std::unique_ptr<Runtime> runtime;
-  std::unique_ptr<LibraryGemm> library;  // null: products run on our own kernels. Goes before the runtime does.
-  bool graph = true;                     // false: launch a plan's kernels one by one
+  std::unique_ptr<LibraryGemm> library;   // null: products run on our own kernels. Goes before the runtime does.
+  std::optional<gemm::Table> table = {};  // which kernel runs which product
+  bool graph = true;                      // false: launch a plan's kernels one by one
   LogSink log = {};
 };
 

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 #include "backend/gpu/stream.h"
 #include "ops/ops.h"
@@ -29,6 +30,12 @@ void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation a
                             Stream stream);
 // From one product (M, q + k + v) to rotated q, and rotated k and v in their cache rows: the tail of norm_qkv_rope.
 void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream);
+
+// For the tuner. Nearly normal numbers of this scale.
+void launch_random(const Tensor& out, uint64_t seed, float scale, Stream stream);
+// Raises *worst to the largest |a - b| / (relative · max(|a|, |b|) + absolute); NaN counts as infinite.
+void launch_largest_difference(const Tensor& a, const Tensor& b, float relative, float absolute, float* worst,
+                               Stream stream);
 
 size_t attention_workspace_bytes(const Attention& a);
 void launch_attention(const Attention& a, void* workspace, Stream stream);

@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/gpu/stream.h"
 #include "ops/basic_ops.h"
@@ -29,9 +31,13 @@ class Gemm {
 class LibraryGemm {
  public:
   virtual ~LibraryGemm() = default;
+  // The word before the colon of a kernel in a GEMM table: "cublaslt".
   virtual std::string_view name() const = 0;
-  // Throws Error(kDevice) naming the shape when the library has no algorithm for it.
-  virtual std::unique_ptr<Gemm> prepare(const GemmArgs& args) const = 0;
+  // With the library's own choice of an algorithm when none is given. Null when it has none for this product, or when
+  // the given one does not run it (a name from another version, say).
+  virtual std::unique_ptr<Gemm> prepare(const GemmArgs& args, std::string_view algorithm = {}) const = 0;
+  // Names of the algorithms that run it, the library's own choice first. Addresses are not read.
+  virtual std::vector<std::string> algorithms(const GemmArgs& args) const = 0;
 };
 
 }  // namespace tendon::gpu

@@ -15,24 +15,6 @@ size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 bool is_float(const Tensor& t) { return !t.defined() || t.dtype == DType::kF32 || t.dtype == DType::kBf16; }
 
-// The parts as one tensor of stacked rows, when they lie one behind the other in memory.
-std::optional<Tensor> stacked(std::initializer_list<Tensor> parts) {
-  Tensor all;
-  for (const Tensor& part : parts) {
-    if (!part.defined()) continue;
-    if (!all.defined()) {
-      all = part;
-      continue;
-    }
-    const bool follows = part.dtype == all.dtype && all.contiguous() && part.contiguous() &&
-                         static_cast<char*>(all.data) + all.bytes() == part.data;
-    if (!follows) return {};
-    all.shape =
-        all.shape.rank() == 1 ? Shape{all.elements() + part.elements()} : Shape{all.rows() + part.rows(), all.cols()};
-  }
-  return all;
-}
-
 // Unbound while the plan asks what is supported: planned buffers count as fitting.
 bool weights_stack(std::initializer_list<Tensor> parts) {
   return std::ranges::all_of(parts, [](const Tensor& t) { return !t.defined() || t.data != nullptr; }) &&
@@ -49,27 +31,15 @@ class Scratch {
     return t;
   }
   size_t used() const { return used_; }
+  void* rest() const { return base_ + used_; }
 
  private:
   char* base_;
   size_t used_ = 0;
 };
 
-// Products take their bias in the type of the result.
-Tensor bias_in(DType dtype, const Tensor& bias, const GpuContext& context) {
-  if (!bias.defined() || bias.dtype == dtype) return bias;
-  Tensor copy(dtype, bias.shape, context.allocate(static_cast<size_t>(bias.elements()) * dtype_bytes(dtype)));
-  launch_cast({.x = bias.reshaped({1, bias.elements()}), .out = copy.reshaped({1, bias.elements()})}, context.stream);
-  return copy;
-}
-
-// Who computes a product: the library.
-std::shared_ptr<Gemm> make_gemm(const GemmArgs& args, const GpuContext& context) {
-  GemmArgs typed = args;
-  typed.bias = bias_in(args.out.dtype, args.bias, context);
-  if (context.library == nullptr)
-    throw_device("There is no kernel for the product x {} · w {}.", to_string(args.x.shape), to_string(args.w.shape));
-  return context.library->prepare(typed);
+Launch prepare_product(const Product& product, const Scratch& used, const GpuContext& context) {
+  return context.products.prepare(product, {.scratch = used.rest(), .allocate = context.allocate});
 }
 
 size_t no_workspace(const Op&) { return 0; }
@@ -81,108 +51,63 @@ bool same_types(const Tensor& x, const Tensor& w, const Tensor& out) {
   return is_float(out) && x.dtype == w.dtype && w.dtype == out.dtype;
 }
 
-// bf16 rows against f32 weights (the action read-out): the rows are widened first.
-bool widens_x(const Linear& a) {
-  return a.x.dtype == DType::kBf16 && a.w.dtype == DType::kF32 && a.out.dtype == DType::kF32;
+Product linear_product(const Op& op) {
+  const auto& a = std::get<Linear>(op.args);
+  return {.x = a.x, .w = a.w, .bias = a.bias, .out = a.out, .activation = a.activation};
 }
-
 bool can_linear(const Op& op) {
   const auto& a = std::get<Linear>(op.args);
-  return a.x.rows() > 0 && (same_types(a.x, a.w, a.out) || widens_x(a));
+  return a.x.cols() > 0 && is_float(a.x) && is_float(a.w) && is_float(a.out);
 }
 
-size_t linear_workspace(const Op& op) {
-  const auto& a = std::get<Linear>(op.args);
-  Scratch scratch(nullptr);
-  if (widens_x(a)) scratch.take(DType::kF32, {a.x.rows(), a.x.cols()});
-  if (a.activation == Activation::kSilu) scratch.take(DType::kF32, {a.out.rows(), a.out.cols()});
-  return scratch.used();
+Product linear_residual_product(const Op& op) {
+  const auto& a = std::get<LinearResidual>(op.args);
+  return {.x = a.x, .w = a.w, .bias = a.bias, .residual = a.residual, .gate = a.gate, .out = a.out};
 }
-
-Launch prepare_linear(const Op& op, const GpuContext& context) {
-  const auto& a = std::get<Linear>(op.args);
-  Scratch scratch(context.workspace);
-  Tensor x = a.x;
-  if (widens_x(a)) x = scratch.take(DType::kF32, {a.x.rows(), a.x.cols()});
-  const bool silu_after = a.activation == Activation::kSilu;
-  // f32 only: the engine's SiLU layers are the f32 suffix projections.
-  auto gemm = make_gemm(
-      {.x = x, .w = a.w, .out = a.out, .bias = a.bias, .residual = {}, .gelu = a.activation == Activation::kGeluTanh},
-      context);
-  return [=](Stream stream) {
-    if (x.data != a.x.data) launch_cast({.x = a.x, .out = x}, stream);
-    gemm->launch(stream);
-    if (silu_after) launch_bias_activation(a.out, {}, Activation::kSilu, a.out, stream);
-  };
-}
-
-bool can_linear_any(const Op& op) {
-  const auto& a = std::get<Linear>(op.args);
-  return can_linear(op) && (a.activation != Activation::kSilu || a.out.dtype == DType::kF32);
-}
-
-// --- fused products
-// ---------------------------------------------------------------------------------------------------
-
 bool can_linear_residual(const Op& op) {
   const auto& a = std::get<LinearResidual>(op.args);
-  return a.x.rows() > 0 && !a.gate.defined() && same_types(a.x, a.w, a.out) && a.residual.dtype == a.out.dtype;
-}
-Launch prepare_linear_residual(const Op& op, const GpuContext& context) {
-  const auto& a = std::get<LinearResidual>(op.args);
-  auto gemm = make_gemm({.x = a.x, .w = a.w, .out = a.out, .bias = a.bias, .residual = a.residual}, context);
-  return [=](Stream stream) { gemm->launch(stream); };
+  return a.x.cols() > 0 && is_float(a.x) && is_float(a.w) && is_float(a.out) && a.residual.dtype == a.out.dtype;
 }
 
+// Operations that are one product.
+template <Product (*kProduct)(const Op&)>
+size_t product_workspace(const Op& op) {
+  return product_scratch_bytes(kProduct(op));
+}
+template <Product (*kProduct)(const Op&)>
+Launch prepare_only_product(const Op& op, const GpuContext& context) {
+  return prepare_product(kProduct(op), Scratch(context.workspace), context);
+}
+
+// --- a norm, then a product on h = norm(x)
+// ---------------------------------------------------------------------------------------------------------------------
+
+// The first part of the scratch memory.
+Tensor normalized_rows(const Tensor& x, Scratch& scratch) { return scratch.take(x.dtype, {x.rows(), x.cols()}); }
+
+Product layer_norm_linear_product(const LayerNormLinear& a, const Tensor& h) {
+  return {.x = h, .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation};
+}
 bool can_layer_norm_linear(const Op& op) {
   const auto& a = std::get<LayerNormLinear>(op.args);
-  return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w, a.out) && a.activation != Activation::kSilu;
+  return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w, a.out);
 }
-size_t layer_norm_linear_workspace(const Op& op) {
-  const auto& a = std::get<LayerNormLinear>(op.args);
-  Scratch scratch(nullptr);
-  scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
-  return scratch.used();
-}
-Launch prepare_layer_norm_linear(const Op& op, const GpuContext& context) {
-  const auto& a = std::get<LayerNormLinear>(op.args);
-  const Tensor h = Scratch(context.workspace).take(a.x.dtype, {a.x.rows(), a.x.cols()});
-  auto gemm = make_gemm({.x = h,
-                         .w = a.w,
-                         .out = a.out,
-                         .bias = a.linear_bias,
-                         .residual = {},
-                         .gelu = a.activation == Activation::kGeluTanh},
-                        context);
+Launch norm_launch(const LayerNormLinear& a, const Tensor& h) {
   const LayerNorm norm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps};
-  return [=](Stream stream) {
-    launch_layer_norm(norm, stream);
-    gemm->launch(stream);
-  };
+  return [=](Stream stream) { launch_layer_norm(norm, stream); };
 }
 
+Product layer_norm_qkv_product(const LayerNormQkv& a, const Tensor& h) {
+  return {.x = h, .w = *stacked({a.wq, a.wk, a.wv}), .bias = *stacked({a.bq, a.bk, a.bv}), .out = a.out};
+}
 bool can_layer_norm_qkv(const Op& op) {
   const auto& a = std::get<LayerNormQkv>(op.args);
   return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.wq, a.out) && weights_stack({a.wq, a.wk, a.wv}) &&
          weights_stack({a.bq, a.bk, a.bv});
 }
-size_t layer_norm_qkv_workspace(const Op& op) {
-  const auto& a = std::get<LayerNormQkv>(op.args);
-  Scratch scratch(nullptr);
-  scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
-  return scratch.used();
-}
-Launch prepare_layer_norm_qkv(const Op& op, const GpuContext& context) {
-  const auto& a = std::get<LayerNormQkv>(op.args);
-  const Tensor h = Scratch(context.workspace).take(a.x.dtype, {a.x.rows(), a.x.cols()});
-  auto gemm = make_gemm(
-      {.x = h, .w = *stacked({a.wq, a.wk, a.wv}), .out = a.out, .bias = *stacked({a.bq, a.bk, a.bv}), .residual = {}},
-      context);
+Launch norm_launch(const LayerNormQkv& a, const Tensor& h) {
   const LayerNorm norm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps};
-  return [=](Stream stream) {
-    launch_layer_norm(norm, stream);
-    gemm->launch(stream);
-  };
+  return [=](Stream stream) { launch_layer_norm(norm, stream); };
 }
 
 void launch_norm(const Tensor& x, const NormParams& norm, const Tensor& out, Stream stream) {
@@ -193,55 +118,79 @@ void launch_norm(const Tensor& x, const NormParams& norm, const Tensor& out, Str
   }
 }
 
+Product norm_gate_up_gelu_product(const NormGateUpGelu& a, const Tensor& h) {
+  return {.x = h, .w = a.w_gate, .up = a.w_up, .out = a.out};
+}
+bool can_norm_gate_up_gelu(const Op& op) {
+  const auto& a = std::get<NormGateUpGelu>(op.args);
+  return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w_gate, a.out) &&
+         a.w_gate.row_stride == a.w_up.row_stride && a.w_up.dtype == a.w_gate.dtype;
+}
+Launch norm_launch(const NormGateUpGelu& a, const Tensor& h) {
+  return [=](Stream stream) { launch_norm(a.x, a.norm, h, stream); };
+}
+
+template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
+Product norm_product(const Op& op) {
+  const auto& a = std::get<Args>(op.args);
+  return kProduct(a, Tensor(a.x.dtype, {a.x.rows(), a.x.cols()}));
+}
+template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
+size_t norm_product_workspace(const Op& op) {
+  const auto& a = std::get<Args>(op.args);
+  Scratch scratch(nullptr);
+  const Tensor h = normalized_rows(a.x, scratch);
+  return scratch.used() + product_scratch_bytes(kProduct(a, h));
+}
+template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
+Launch prepare_norm_product(const Op& op, const GpuContext& context) {
+  const auto& a = std::get<Args>(op.args);
+  Scratch scratch(context.workspace);
+  const Tensor h = normalized_rows(a.x, scratch);
+  return [norm = norm_launch(a, h), product = prepare_product(kProduct(a, h), scratch, context)](Stream stream) {
+    norm(stream);
+    product(stream);
+  };
+}
+template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
+GpuOp norm_then_product(const char* kernel, bool (*can)(const Op&)) {
+  return {Args::kName,
+          kernel,
+          can,
+          norm_product_workspace<Args, kProduct>,
+          prepare_norm_product<Args, kProduct>,
+          norm_product<Args, kProduct>};
+}
+
+// Here a kernel follows the product, too.
 int64_t qkv_width(const NormQkvRope& a) { return (a.wq.defined() ? a.wq.rows() : 0) + a.wk.rows() + a.wv.rows(); }
 bool can_norm_qkv_rope(const Op& op) {
   const auto& a = std::get<NormQkvRope>(op.args);
   return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.wk, a.k_cache) &&
          weights_stack({a.wq, a.wk, a.wv}) && a.k_cache.row_stride == a.v_cache.row_stride;
 }
-size_t norm_qkv_rope_workspace(const Op& op) {
-  const auto& a = std::get<NormQkvRope>(op.args);
+Product norm_qkv_rope_product(const NormQkvRope& a, Scratch& scratch) {
+  const Tensor h = normalized_rows(a.x, scratch);
+  const Tensor qkv = scratch.take(a.x.dtype, {a.x.rows(), qkv_width(a)});
+  return {.x = h, .w = *stacked({a.wq, a.wk, a.wv}), .out = qkv};
+}
+Product norm_qkv_rope_shape(const Op& op) {
   Scratch scratch(nullptr);
-  scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
-  scratch.take(a.x.dtype, {a.x.rows(), qkv_width(a)});
-  return scratch.used();
+  return norm_qkv_rope_product(std::get<NormQkvRope>(op.args), scratch);
+}
+size_t norm_qkv_rope_workspace(const Op& op) {
+  Scratch scratch(nullptr);
+  const Product product = norm_qkv_rope_product(std::get<NormQkvRope>(op.args), scratch);
+  return scratch.used() + product_scratch_bytes(product);
 }
 Launch prepare_norm_qkv_rope(const Op& op, const GpuContext& context) {
   const auto& a = std::get<NormQkvRope>(op.args);
   Scratch scratch(context.workspace);
-  const Tensor h = scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
-  const Tensor qkv = scratch.take(a.x.dtype, {a.x.rows(), qkv_width(a)});
-  auto gemm = make_gemm({.x = h, .w = *stacked({a.wq, a.wk, a.wv}), .out = qkv, .bias = {}, .residual = {}}, context);
-  return [=](Stream stream) {
-    launch_norm(a.x, a.norm, h, stream);
-    gemm->launch(stream);
-    launch_rope_cache(a, qkv, stream);
-  };
-}
-
-bool can_norm_gate_up_gelu(const Op& op) {
-  const auto& a = std::get<NormGateUpGelu>(op.args);
-  return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w_gate, a.out) && weights_stack({a.w_gate, a.w_up});
-}
-size_t norm_gate_up_gelu_workspace(const Op& op) {
-  const auto& a = std::get<NormGateUpGelu>(op.args);
-  Scratch scratch(nullptr);
-  scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
-  scratch.take(a.x.dtype, {a.x.rows(), 2 * a.w_gate.rows()});
-  return scratch.used();
-}
-Launch prepare_norm_gate_up_gelu(const Op& op, const GpuContext& context) {
-  const auto& a = std::get<NormGateUpGelu>(op.args);
-  Scratch scratch(context.workspace);
-  const int64_t n = a.w_gate.rows();
-  const Tensor h = scratch.take(a.x.dtype, {a.x.rows(), a.x.cols()});
-  const Tensor both = scratch.take(a.x.dtype, {a.x.rows(), 2 * n});
-  auto gemm = make_gemm({.x = h, .w = *stacked({a.w_gate, a.w_up}), .out = both, .bias = {}, .residual = {}}, context);
-  const GeluMul product{.gate = both.col_range(0, n), .up = both.col_range(n, n), .out = a.out};
-  return [=](Stream stream) {
-    launch_norm(a.x, a.norm, h, stream);
-    gemm->launch(stream);
-    launch_gelu_mul(product, stream);
+  const Product p = norm_qkv_rope_product(a, scratch);
+  return [a, p, product = prepare_product(p, scratch, context)](Stream stream) {
+    launch_norm(a.x, a.norm, p.x, stream);
+    product(stream);
+    launch_rope_cache(a, p.out, stream);
   };
 }
 
@@ -285,7 +234,8 @@ GpuOp simple(const char* kernel, bool (*can)(const Op&) = can_float) {
 
 const GpuOp kTable[] = {
     simple<Patchify, launch_patchify>("gpu.patchify"),
-    {Linear::kName, "gemm", can_linear_any, linear_workspace, prepare_linear},
+    {Linear::kName, "gemm", can_linear, product_workspace<linear_product>, prepare_only_product<linear_product>,
+     linear_product},
     simple<AddRows, launch_add_rows>("gpu.add_rows"),
     simple<LayerNorm, launch_layer_norm>("gpu.layer_norm", can_norm),
     simple<RmsNorm, launch_rms_norm>("gpu.rms_norm", can_norm),
@@ -301,15 +251,13 @@ const GpuOp kTable[] = {
     simple<ConcatRow, launch_concat_row>("gpu.concat_row"),
     simple<Cast, launch_cast>("gpu.cast"),
     simple<EulerStep, launch_euler_step>("gpu.euler_step"),
-    {LayerNormQkv::kName, "gpu.layer_norm + gemm", can_layer_norm_qkv, layer_norm_qkv_workspace,
-     prepare_layer_norm_qkv},
-    {LayerNormLinear::kName, "gpu.layer_norm + gemm", can_layer_norm_linear, layer_norm_linear_workspace,
-     prepare_layer_norm_linear},
-    {LinearResidual::kName, "gemm (beta 1)", can_linear_residual, no_workspace, prepare_linear_residual},
+    norm_then_product<LayerNormQkv, layer_norm_qkv_product>("gpu.layer_norm + gemm", can_layer_norm_qkv),
+    norm_then_product<LayerNormLinear, layer_norm_linear_product>("gpu.layer_norm + gemm", can_layer_norm_linear),
+    {LinearResidual::kName, "gemm", can_linear_residual, product_workspace<linear_residual_product>,
+     prepare_only_product<linear_residual_product>, linear_residual_product},
     {NormQkvRope::kName, "gpu.norm + gemm + gpu.rope_cache", can_norm_qkv_rope, norm_qkv_rope_workspace,
-     prepare_norm_qkv_rope},
-    {NormGateUpGelu::kName, "gpu.norm + gemm + gpu.gelu_mul", can_norm_gate_up_gelu, norm_gate_up_gelu_workspace,
-     prepare_norm_gate_up_gelu},
+     prepare_norm_qkv_rope, norm_qkv_rope_shape},
+    norm_then_product<NormGateUpGelu, norm_gate_up_gelu_product>("gpu.norm + gemm", can_norm_gate_up_gelu),
 };
 
 }  // namespace

@@ -2,22 +2,17 @@
 #pragma once
 
 #include <functional>
-#include <memory>
-#include <string>
-#include <vector>
+#include <optional>
 
-#include "backend/gpu/library_gemm.h"
+#include "backend/gpu/products.h"
 #include "backend/gpu/stream.h"
 #include "ops/ops.h"
 
 namespace tendon::gpu {
 
-// Launches one operation; captured in a graph or called directly.
-using Launch = std::function<void(Stream)>;
-
 // What preparing an operation may use. Small buffers made here live as long as the executable.
 struct GpuContext {
-  const LibraryGemm* library;  // null: only our own products
+  const Products& products;
   void* workspace;
   std::function<void*(size_t bytes)> allocate;
   Stream stream;
@@ -30,6 +25,8 @@ struct GpuOp {
   bool (*can)(const Op& op);
   size_t (*workspace_bytes)(const Op& op);
   Launch (*prepare)(const Op& op, const GpuContext& context);
+  // The product in it whose kernel is chosen by its shape; scratch tensors have no memory.
+  Product (*product)(const Op& op) = nullptr;
 };
 
 // Null when the backend has no kernel for this operation with these types and shapes.

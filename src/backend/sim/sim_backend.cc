@@ -14,7 +14,8 @@ std::unique_ptr<Backend> make_sim_backend(const SimOptions& sim, const BackendOp
                              .graph = options.graph,
                              .log = options.log};
   if (runtime != nullptr) *runtime = parts.runtime.get();
-  if (sim.library) parts.library = make_sim_library();
+  if (sim.library && !options.portable_kernels) parts.library = make_sim_library();
+  if (!options.portable_kernels && !options.gemm_table.empty()) parts.table = gemm::Table::read(options.gemm_table);
   return gpu::make_gpu_backend(std::move(parts));
 }
 

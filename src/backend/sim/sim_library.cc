@@ -43,10 +43,15 @@ class SimGemm final : public gpu::Gemm {
 
 class SimLibrary final : public gpu::LibraryGemm {
  public:
-  std::string_view name() const override { return "simulated library"; }
-  std::unique_ptr<gpu::Gemm> prepare(const gpu::GemmArgs& args) const override {
+  std::string_view name() const override { return "sim_library"; }
+  std::unique_ptr<gpu::Gemm> prepare(const gpu::GemmArgs& args, std::string_view algorithm) const override {
+    if (!algorithm.empty() && algorithm != kLoops) return nullptr;
     return std::make_unique<SimGemm>(args);
   }
+  std::vector<std::string> algorithms(const gpu::GemmArgs&) const override { return {std::string(kLoops)}; }
+
+ private:
+  static constexpr std::string_view kLoops = "loops";
 };
 
 }  // namespace

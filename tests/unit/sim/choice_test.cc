@@ -1,0 +1,109 @@
+// Which kernel a product gets, and the tuner on the simulated card.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+
+#include "backend/gemm/tuner.h"
+#include "backend/sim/sim_backend.h"
+
+namespace tendon::test {
+namespace {
+
+using testing::HasSubstr;
+using testing::StartsWith;
+
+// A linear of these sizes on planned buffers.
+Op linear(int64_t rows, DType dtype = DType::kBf16, Activation activation = Activation::kNone) {
+  Linear a{.x = Tensor(dtype, {rows, 64}), .w = Tensor(dtype, {32, 64}), .bias = {}, .out = Tensor(dtype, {rows, 32})};
+  a.x.value = 0, a.w.value = 1, a.out.value = 2;
+  a.activation = activation;
+  return {a, "test"};
+}
+
+std::unique_ptr<Backend> backend(const std::string& rows, bool portable = false) {
+  const auto path = std::filesystem::temp_directory_path() / "tendon_choice_test.csv";
+  std::ofstream(path) << "m,n,k,x,w,out,epilogue,kernel,us,date,commit\n" << rows;
+  BackendOptions options;
+  options.gemm_table = path.string();
+  options.portable_kernels = portable;
+  auto made = sim::make_sim_backend({}, options);
+  std::filesystem::remove(path);
+  return made;
+}
+
+TEST(Choice, TakesTheRowThenItsNeighbourThenTheLibrary) {
+  const auto b = backend(
+      "100,32,64,bf16,bf16,bf16,none,own:32x64x64x4/1,1.0,2026-01-31,abc\n"
+      "10,32,64,bf16,bf16,bf16,none,sim_library:loops,1.0,2026-01-31,abc\n");
+  EXPECT_EQ(b->kernel_name(linear(100)), "gemm (own:32x64x64x4/1)");
+  EXPECT_EQ(b->kernel_name(linear(90)), "gemm (own:32x64x64x4/1, measured with other rows)");
+  EXPECT_EQ(b->kernel_name(linear(10)), "gemm (sim_library:loops)");
+  EXPECT_EQ(b->kernel_name(linear(1000)), "gemm (sim_library, unmeasured: not in this card's GEMM table)");
+  EXPECT_EQ(sim::make_sim_backend({}, {})->kernel_name(linear(10)),
+            "gemm (sim_library, unmeasured: this card has no GEMM table)");
+}
+
+TEST(Choice, LeavesTheLibraryWhatItCanDoExactly) {
+  const auto b = sim::make_sim_backend({}, {});
+  EXPECT_THAT(b->kernel_name(linear(8, DType::kBf16, Activation::kSilu)), StartsWith("gemm (own:"));
+  EXPECT_THAT(b->kernel_name(linear(8, DType::kF32, Activation::kSilu)), StartsWith("gemm (sim_library"));
+}
+
+TEST(Choice, PortableMeansNoLibraryAndNoTable) {
+  const auto b = backend("100,32,64,bf16,bf16,bf16,none,sim_library:loops,1.0,2026-01-31,abc\n", true);
+  EXPECT_THAT(b->kernel_name(linear(100)), StartsWith("gemm (own:"));
+}
+
+TEST(Choice, ARowThatDoesNotFitIsPassedOver) {
+  // A tile of tensor cores for f32, and a library that is not here.
+  const auto b = backend(
+      "100,32,64,f32,f32,f32,none,own:32x64x64x4/1,1.0,2026-01-31,abc\n"
+      "100,32,64,bf16,bf16,bf16,none,cublaslt:1.2,1.0,2026-01-31,abc\n");
+  EXPECT_THAT(b->kernel_name(linear(100, DType::kF32)), StartsWith("gemm (sim_library,"));
+  EXPECT_THAT(b->kernel_name(linear(100)), StartsWith("gemm (sim_library,"));
+}
+
+TEST(Choice, NamesTheLineOfATileThatDoesNotExist) {
+  try {
+    backend("\n100,32,64,bf16,bf16,bf16,none,own:33x64x64x4/1,1.0,2026-01-31,abc\n");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
+    EXPECT_THAT(error.what(), HasSubstr("tendon_choice_test.csv, line 3: there is no tile 'own:33x64x64x4/1'"));
+  }
+}
+
+TEST(Choice, BuiltInTablesNameTilesThatExist) {
+  for (const gemm::BuiltInTable* entry = gemm::kBuiltInTables; entry->file != nullptr; ++entry) {
+    const std::string text = entry->text;
+    EXPECT_NO_THROW(backend(text.substr(text.find('\n') + 1))) << entry->file;
+  }
+}
+
+TEST(Choice, TheTunersKernelsAgreeForEveryEpilogue) {
+  const auto b = sim::make_sim_backend({}, {});
+  gemm::TuneTarget* const target = b->tune_target();
+  ASSERT_NE(target, nullptr);
+  EXPECT_EQ(gemm::to_string(*target->product_of(linear(10))), "10x32x64 bf16 bf16 bf16 none");
+  std::vector<gemm::Desc> descs;
+  for (const char* epilogue : {"none", "bias+gelu", "bias+silu", "bias+table", "bias+residual", "gated", "gelu_mul"})
+    descs.push_back({.m = 5, .n = 24, .k = 72, .epilogue = epilogue});
+  descs.push_back({.m = 5, .n = 24, .k = 72, .x = DType::kBf16, .w = DType::kF32, .out = DType::kF32});
+  for (const gemm::Desc& desc : descs) {
+    const std::unique_ptr<gemm::Trial> trial = target->make_trial(desc);
+    const std::vector<std::string> kernels = trial->candidates();
+    for (const std::string& kernel : kernels) EXPECT_LE(trial->error(kernel), 1.0) << gemm::to_string(desc) << kernel;
+    const bool library_can = desc.epilogue != "bias+silu" && desc.epilogue != "bias+table";
+    EXPECT_EQ(kernels.front() == "sim_library:loops", library_can) << gemm::to_string(desc);
+    EXPECT_THAT(kernels.back(), StartsWith("own:64x64x16x1/"));
+    EXPECT_TRUE(std::isinf(trial->error("own:1x1x1x1/1")));
+    EXPECT_TRUE(std::isinf(trial->error("sim_library:magic")));
+  }
+  EXPECT_GE(target->make_trial(descs[0])->time_us("own:64x64x16x1/1", 1e9, false), 0.0);
+}
+
+}  // namespace
+}  // namespace tendon::test
