@@ -69,6 +69,8 @@ class Matrix {
   void copy(int64_t row, int64_t col, const Number& number) {
     buffer_->set(index(row, col), number.value, number.bound, OracleBuffer::kComputed);
   }
+  // A sample of a huge product left it out: what is computed from it is left out as well.
+  bool unchecked(int64_t row, int64_t col) const { return buffer_->state(index(row, col)) == OracleBuffer::kUnchecked; }
   void leave_unchecked(int64_t row, int64_t col) { buffer_->set(index(row, col), 0, 0, OracleBuffer::kUnchecked); }
 
   std::vector<double> row_values(int64_t row) const {
@@ -379,6 +381,10 @@ void compute(const ResidualAdd& a, Buffers& buffers) {
   Matrix out(buffers, a.out);
   for (int64_t row = 0; row < out.rows(); ++row) {
     for (int64_t col = 0; col < out.cols(); ++col) {
+      if (x.unchecked(row, col) || y.unchecked(row, col)) {
+        out.leave_unchecked(row, col);
+        continue;
+      }
       const Number l = x.at(row, col);
       const Number r = y.at(row, col);
       const double sum = l.value + r.value;
@@ -392,6 +398,10 @@ void compute(const GatedResidual& a, Buffers& buffers) {
   Matrix out(buffers, a.out);
   for (int64_t row = 0; row < out.rows(); ++row) {
     for (int64_t col = 0; col < out.cols(); ++col) {
+      if (x.unchecked(row, col) || y.unchecked(row, col)) {
+        out.leave_unchecked(row, col);
+        continue;
+      }
       const Number l = x.at(row, col);
       const Number r = y.at(row, col);
       const double g = y.rounded(gate.value(0, col));
@@ -409,6 +419,10 @@ void compute(const GeluMul& a, Buffers& buffers) {
   Matrix out(buffers, a.out);
   for (int64_t row = 0; row < out.rows(); ++row) {
     for (int64_t col = 0; col < out.cols(); ++col) {
+      if (gate.unchecked(row, col) || up.unchecked(row, col)) {
+        out.leave_unchecked(row, col);
+        continue;
+      }
       const Number f = activated(Activation::kGeluTanh, gate.at(row, col));
       const Number u = up.at(row, col);
       const double rounded = gate.rounded(f.value);
