@@ -15,6 +15,12 @@ using sim::SimOptions;
 using testing::AllOf;
 using testing::HasSubstr;
 
+#ifdef TENDON_SANITIZED
+constexpr int64_t kSteps = 1;  // they slow the simulated card down
+#else
+constexpr int64_t kSteps = 2;
+#endif
+
 struct Logged {
   std::vector<std::string> warnings, lines;
   LogSink sink() {
@@ -35,7 +41,7 @@ struct CardEngine {
       : backend(sim::make_sim_backend(sim, options, &card)), model(load_tiny(data_dir() / directory)) {
     EngineOptions engine_options;
     engine_options.precision = precision;
-    engine_options.steps = 2;
+    engine_options.steps = kSteps;
     engine = std::make_unique<Engine>(*backend, model.config, model.weights, engine_options);
   }
   Request request(int64_t number) const { return {model.config, number}; }
@@ -47,7 +53,7 @@ std::vector<float> on_cpu(const std::string& directory, DType precision, int64_t
   const LoadedModel model = load_tiny(data_dir() / directory);
   EngineOptions options;
   options.precision = precision;
-  options.steps = 2;
+  options.steps = kSteps;
   Engine engine(*backend, model.config, model.weights, options);
   return infer(engine, Request(model.config, number));
 }
@@ -129,7 +135,7 @@ TEST(Card, AnyAllocationMayFail) {
     try {
       const LoadedModel model = load_tiny(data_dir() / "tiny_pi0");
       EngineOptions options;
-      options.steps = 2;
+      options.steps = kSteps;
       Engine engine(*backend, model.config, model.weights, options);
       const Request request(model.config, 1);
       const Sample sample = request.sample();

@@ -25,8 +25,9 @@ inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&
   wave_collective(
       "mma", &mine,
       [](void* const* lanes) {
+        using Row [[gnu::vector_size(32)]] = float;  // eight columns
         float left[16][16];
-        float right[16][8];
+        Row right[16];
         for (int l = 0; l < 32; ++l) {
           const auto& lane = *static_cast<const MmaLane*>(lanes[l]);
           const int row = l / 4;
@@ -36,15 +37,13 @@ inline void mma_16x8x16(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&
             for (int i = 0; i < 2; ++i) right[col + i * 8 + half][row] = bf16_half((*lane.b)[i], half);
           }
         }
-        float sums[16][8];
+        Row sums[16];
         for (int l = 0; l < 32; ++l) {
           const auto& lane = *static_cast<const MmaLane*>(lanes[l]);
           for (int i = 0; i < 4; ++i) sums[l / 4 + i / 2 * 8][l % 4 * 2 + i % 2] = (*lane.d)[i];
         }
         for (int r = 0; r < 16; ++r) {
-          for (int k = 0; k < 16; ++k) {
-            for (int c = 0; c < 8; ++c) sums[r][c] += left[r][k] * right[k][c];
-          }
+          for (int k = 0; k < 16; ++k) sums[r] += left[r][k] * right[k];
         }
         for (int l = 0; l < 32; ++l) {
           const auto& lane = *static_cast<const MmaLane*>(lanes[l]);

@@ -190,7 +190,7 @@ class SimRuntime final : public gpu::Runtime {
   void copy_to_device(void* device, const void* host, size_t bytes) override { copy(device, host, bytes); }
   void copy_to_host(void* host, const void* device, size_t bytes) override { copy(host, device, bytes); }
   void fill_zero(void* device, size_t bytes) override {
-    stream_.submit([=] { std::memset(device, 0, bytes); });
+    if (bytes > 0) stream_.submit([=] { std::memset(device, 0, bytes); });
   }
   void synchronize() override {
     stream_.refuse_in_capture("waiting for the card");
@@ -223,7 +223,7 @@ class SimRuntime final : public gpu::Runtime {
 
  private:
   void copy(void* to, const void* from, size_t bytes) {
-    stream_.submit([=] { std::memcpy(to, from, bytes); });
+    if (bytes > 0) stream_.submit([=] { std::memcpy(to, from, bytes); });
   }
   void* take(size_t bytes) {
     void* const memory = std::aligned_alloc(256, (bytes + 256) / 256 * 256);

@@ -74,6 +74,11 @@ std::string place(const Here& at) {
   return fmt::format("{}:{}", file.substr(file.find_last_of('/') + 1), at.line());
 }
 
+bool same_text(const char* a, const char* b) { return a == b || std::strcmp(a, b) == 0; }
+bool same_place(const Here& a, const Here& b) {
+  return a.line() == b.line() && same_text(a.file_name(), b.file_name());
+}
+
 struct PendingCopy {
   void* to;
   const void* from;
@@ -479,8 +484,7 @@ void Group::wave_collective(const char* name, void* mine, void (*combine)(void* 
   if (wave.arrived == 0) {
     wave.name = name;
     wave.at = at;
-  } else if (std::strcmp(wave.name, name) != 0 || wave.at.line() != at.line() ||
-             std::strcmp(wave.at.file_name(), at.file_name()) != 0) {
+  } else if (!same_text(wave.name, name) || !same_place(wave.at, at)) {
     fail(at, fmt::format("{} while other lanes of the wave are in {} at {}", name, wave.name, place(wave.at)));
   }
   wave.slots[static_cast<size_t>(fiber.lane)] = mine;
@@ -504,7 +508,7 @@ void Group::block_barrier(const Here& at) {
   if (block.done > 0) fail(at, fmt::format("a barrier after {} of {} threads have ended", block.done, threads_));
   if (block.arrived == 0) {
     block.at = at;
-  } else if (block.at.line() != at.line() || std::strcmp(block.at.file_name(), at.file_name()) != 0) {
+  } else if (!same_place(block.at, at)) {
     fail(at, fmt::format("a barrier while other threads wait at {}", place(block.at)));
   }
   fiber.at = at;
