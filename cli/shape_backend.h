@@ -40,7 +40,9 @@ class ShapeBackend final : public Backend {
   bool supports(const Op& op) const override { return real_.supports(op); }
   std::string kernel_name(const Op& op) const override { return real_.kernel_name(op); }
   size_t workspace_bytes(const Op& op) const override { return real_.workspace_bytes(op); }
-  std::unique_ptr<Executable> prepare(std::vector<Op>, void*, size_t) override { return std::make_unique<Nothing>(); }
+  std::unique_ptr<Executable> prepare(std::vector<Op>, void*, size_t, const Transfers&) override {
+    return std::make_unique<Nothing>();
+  }
   void* allocate(size_t bytes) override { return memory_.take(bytes); }
   void release(void*) noexcept override {}
   void upload(void*, const void*, size_t) override {}

@@ -1,5 +1,7 @@
 #include "backend/backend.h"
 
+#include <cstdlib>
+
 namespace tendon {
 
 // Where the host computes, an operation takes the same time alone and among others: pieces are sums.
@@ -18,5 +20,15 @@ Status Executable::run_pieces(std::span<const size_t> ends, std::span<double> us
     return Status::error(StatusCode::kInternal, "timing in pieces: %s", error.what());
   }
 }
+
+void* Backend::allocate_host(size_t bytes) {
+  constexpr size_t kAlignmentBytes = 256;
+  void* const memory =
+      std::aligned_alloc(kAlignmentBytes, (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes);
+  if (memory == nullptr) throw_device("Not enough host memory: {} MB are needed at once.", (bytes >> 20) + 1);
+  return memory;
+}
+
+void Backend::release_host(void* memory) noexcept { std::free(memory); }
 
 }  // namespace tendon

@@ -47,11 +47,24 @@ struct OpTimes {
   std::vector<double> start_us, duration_us;  // since the start of the run
 };
 
+// A copy between the device and pinned host memory; no bytes, no copy.
+struct Transfer {
+  void* device = nullptr;
+  void* host = nullptr;
+  size_t bytes = 0;
+};
+
+// The copies that belong to every run: to the device before the first operation, to the host after the last.
+struct Transfers {
+  Transfer inputs, outputs;
+};
+
 // A list of bound operations, ready to run any number of times.
 class Executable {
  public:
   virtual ~Executable() = default;
-  // Runs all operations and waits for them. Allocates nothing unless `times` is given (then one entry an operation).
+  // Runs the transfers and all operations, and waits for them. Allocates nothing unless `times` is given (then one
+  // entry an operation).
   virtual Status run(OpTimes* times) noexcept = 0;
 
   // From now on, measures run(nullptr) with the device's own clock, or no longer.
@@ -77,7 +90,8 @@ class Backend {
   virtual std::string kernel_name(const Op& op) const = 0;
   // Scratch memory that a supported operation needs while it runs; all operations of an executable share it.
   virtual size_t workspace_bytes(const Op& op) const = 0;
-  virtual std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t workspace_bytes) = 0;
+  virtual std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t workspace_bytes,
+                                              const Transfers& transfers) = 0;
 
   // Device memory, 256-byte aligned. Throws Error(kDevice) with need and free when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
@@ -85,6 +99,10 @@ class Backend {
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
   virtual void fill_zero(void* device, size_t bytes) = 0;
+  // Host memory that the device copies from and to without a detour, 256-byte aligned: page-locked for a device, plain
+  // where the host computes. Throws Error(kDevice) when there is not enough.
+  virtual void* allocate_host(size_t bytes);
+  virtual void release_host(void* memory) noexcept;
   // True when kernels can read host memory, so that mapped weights need no copy.
   virtual bool uses_host_memory() const = 0;
 
@@ -92,25 +110,26 @@ class Backend {
   virtual gemm::TuneTarget* tune_target() { return nullptr; }
 };
 
-// Owns one allocation of a backend.
-class DeviceBlock {
+// Owns one allocation of a backend, got and given back by two of its functions.
+template <void* (Backend::*kAllocate)(size_t), void (Backend::*kRelease)(void*) noexcept>
+class BackendBlock {
  public:
-  DeviceBlock() = default;
-  DeviceBlock(Backend& backend, size_t bytes)
-      : backend_(&backend), data_(bytes == 0 ? nullptr : backend.allocate(bytes)), bytes_(bytes) {}
-  DeviceBlock(DeviceBlock&& other) noexcept { swap(other); }
-  DeviceBlock& operator=(DeviceBlock&& other) noexcept {
+  BackendBlock() = default;
+  BackendBlock(Backend& backend, size_t bytes)
+      : backend_(&backend), data_(bytes == 0 ? nullptr : (backend.*kAllocate)(bytes)), bytes_(bytes) {}
+  BackendBlock(BackendBlock&& other) noexcept { swap(other); }
+  BackendBlock& operator=(BackendBlock&& other) noexcept {
     swap(other);
     return *this;
   }
-  ~DeviceBlock() {
-    if (data_ != nullptr) backend_->release(data_);
+  ~BackendBlock() {
+    if (data_ != nullptr) (backend_->*kRelease)(data_);
   }
   void* data() const { return data_; }
   size_t bytes() const { return bytes_; }
 
  private:
-  void swap(DeviceBlock& other) noexcept {
+  void swap(BackendBlock& other) noexcept {
     std::swap(backend_, other.backend_);
     std::swap(data_, other.data_);
     std::swap(bytes_, other.bytes_);
@@ -119,5 +138,7 @@ class DeviceBlock {
   void* data_ = nullptr;
   size_t bytes_ = 0;
 };
+using DeviceBlock = BackendBlock<&Backend::allocate, &Backend::release>;
+using HostBlock = BackendBlock<&Backend::allocate_host, &Backend::release_host>;
 
 }  // namespace tendon

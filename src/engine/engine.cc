@@ -3,7 +3,8 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
-#include <cstring>
+#include <functional>
+#include <iterator>
 
 #include "base/check.h"
 #include "engine/staging.h"
@@ -11,8 +12,8 @@
 namespace tendon {
 namespace {
 
-// A CPU call can ask for any mix of cameras and prompt lengths; this many plans are kept.
-constexpr size_t kMaxPlans = 4;
+// Calls can ask for any mix of cameras and prompt lengths; this many plans are kept besides the prepared ones.
+constexpr int64_t kMaxPlans = 4;
 // RoPE rows: the longest prefix (16 cameras of 256 tokens and the longest prompt) and suffix anyone asked for.
 constexpr int64_t kMaxCameras = 16;
 
@@ -33,13 +34,15 @@ struct Engine::Slot {
   Bucket bucket;
   std::unique_ptr<Plan> plan;
   HostInputs inputs;
+  std::span<const float> actions;  // where a run leaves them
+  bool kept = false;
 };
 
 Engine::~Engine() = default;
 
 Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host, const EngineOptions& options,
                const LogSink& log)
-    : backend_(backend), config_(config), options_(options) {
+    : backend_(backend), config_(config), options_(options), log_(log) {
   TENDON_CHECK(options.precision == DType::kBf16 || options.precision == DType::kF32, "precision {}",
                dtype_name(options.precision));
   if (config_.horizon < 1 || config_.max_token_len < 1)
@@ -54,6 +57,66 @@ Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host,
   start_times_.weights_s = seconds_since(built);
   log_info(log, "weights: {:.2f} GB used in place, {:.2f} GB copied or tabulated",
            static_cast<double>(store_->in_place_bytes()) * 1e-9, static_cast<double>(store_->copied_bytes()) * 1e-9);
+  std::ranges::sort(options_.prompt_lengths);
+  prepare_all();
+}
+
+std::vector<int64_t> serving_prompt_lengths(int64_t max_token_len) {
+  std::vector<int64_t> lengths;
+  for (int64_t length = 32; length < max_token_len; length += length < 64 ? 16 : length < 128 ? 32 : 64) {
+    lengths.push_back(length);
+  }
+  lengths.push_back(max_token_len);
+  return lengths;
+}
+
+// The largest first, so that all of them fit into its workspace.
+void Engine::prepare_all() {
+  const Clock::time_point begin = Clock::now();
+  std::vector<int64_t> lengths = options_.prompt_lengths;
+  if (lengths.empty() || !options_.folds.pack_valid_tokens) lengths = {config_.max_token_len};
+  std::vector<Bucket> buckets;
+  for (const PreparedBatch& prepared : options_.prepared) {
+    if (prepared.batch < 1 || prepared.views < 1 || prepared.views > kMaxCameras)
+      throw_bad_use(
+          "A plan for {} samples with {} views was asked for; there must be at least one of each, and {} views "
+          "at most.",
+          prepared.batch, prepared.views, kMaxCameras);
+    for (const int64_t length : lengths) {
+      buckets.push_back(
+          {.batch = prepared.batch,
+           .images = prepared.batch * prepared.views,
+           .prefix_rows = prepared.views * config_.vision.tokens() + std::min(length, config_.max_token_len),
+           .image_dtype = DType::kU8});
+    }
+  }
+  std::ranges::sort(buckets, std::greater());
+  for (const Bucket& bucket : buckets) {
+    if (find_slot(bucket) == nullptr) make_slot(bucket, true);
+  }
+  start_times_.plans_s = seconds_since(begin);
+  if (!buckets.empty()) log_info(log_, "{} plans made in {:.2f} s", slots_.size(), start_times_.plans_s);
+}
+
+std::vector<Bucket> Engine::prepared_buckets() const {
+  std::vector<Bucket> buckets;
+  for (const Slot& slot : slots_) {
+    if (slot.kept) buckets.push_back(slot.bucket);
+  }
+  std::ranges::sort(buckets);
+  return buckets;
+}
+
+int64_t Engine::prompt_rows(int64_t tokens) const {
+  const auto length = std::ranges::lower_bound(options_.prompt_lengths, tokens);
+  return length == options_.prompt_lengths.end() ? tokens : std::min(*length, config_.max_token_len);
+}
+
+void* Engine::shared_workspace(size_t bytes) {
+  for (const DeviceBlock& block : workspaces_) {
+    if (block.bytes() >= bytes) return block.data();
+  }
+  return workspaces_.emplace_back(backend_, bytes).data();
 }
 
 Bucket Engine::bucket_of(std::span<const Sample> samples) const {
@@ -62,7 +125,7 @@ Bucket Engine::bucket_of(std::span<const Sample> samples) const {
   for (const Sample& sample : samples) {
     const auto active = std::ranges::count_if(sample.cameras, [](const CameraView& c) { return c.active; });
     const int64_t used = pack ? active : std::ssize(sample.cameras);
-    const int64_t tokens = pack ? std::ssize(sample.tokens) : config_.max_token_len;
+    const int64_t tokens = pack ? prompt_rows(std::ssize(sample.tokens)) : config_.max_token_len;
     bucket.images += used;
     bucket.prefix_rows = std::max(bucket.prefix_rows, used * config_.vision.tokens() + tokens);
     for (const CameraView& camera : sample.cameras) {
@@ -72,12 +135,27 @@ Bucket Engine::bucket_of(std::span<const Sample> samples) const {
   return bucket;
 }
 
-Engine::Slot& Engine::slot_for(const Bucket& bucket) {
+Engine::Slot* Engine::find_slot(const Bucket& bucket) {
   const auto found = std::ranges::find(slots_, bucket, &Slot::bucket);
-  if (found != slots_.end()) {
-    slots_.splice(slots_.begin(), slots_, found);
-    return slots_.front();
+  if (found == slots_.end()) return nullptr;
+  slots_.splice(slots_.begin(), slots_, found);
+  return &slots_.front();
+}
+
+Engine::Slot& Engine::slot_for(const Bucket& bucket) {
+  if (Slot* const found = find_slot(bucket)) return *found;
+  const auto is_dropped = [](const Slot& slot) { return !slot.kept; };
+  if (std::ranges::count_if(slots_, is_dropped) >= kMaxPlans) {
+    slots_.erase(std::next(std::ranges::find_if(slots_.rbegin(), slots_.rend(), is_dropped)).base());
   }
+  if (!options_.prepared.empty()) {
+    log_info(log_, "making a plan that was not prepared: {} samples, {} pictures, {} prefix rows", bucket.batch,
+             bucket.images, bucket.prefix_rows);
+  }
+  return make_slot(bucket, false);
+}
+
+Engine::Slot& Engine::make_slot(const Bucket& bucket, bool kept) {
   const ForwardSpec spec{.config = config_,
                          .weights = store_->weights(),
                          .tables = store_->tables(),
@@ -88,8 +166,16 @@ Engine::Slot& Engine::slot_for(const Bucket& bucket) {
                          .taps = options_.taps};
   Recorder recorder;
   record_policy(recorder, spec);
-  if (slots_.size() >= kMaxPlans) slots_.pop_back();
-  slots_.push_front({bucket, std::make_unique<Plan>(backend_, recorder, options_.plan), HostInputs(spec)});
+  PlanOptions plan_options = options_.plan;
+  plan_options.workspace = [this](size_t bytes) { return shared_workspace(bytes); };
+  auto plan = std::make_unique<Plan>(backend_, recorder, plan_options);
+  const HostInputs inputs(spec, *plan);
+  const Tensor actions = plan->host("actions");
+  slots_.push_front({.bucket = bucket,
+                     .plan = std::move(plan),
+                     .inputs = inputs,
+                     .actions = {actions.as<const float>(), static_cast<size_t>(actions.elements())},
+                     .kept = kept});
   return slots_.front();
 }
 
@@ -166,11 +252,18 @@ Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, 
     for (size_t i = 0; i < samples.size(); ++i) {
       if (Status status = check(samples[i], i); !status.is_ok()) return status;
     }
-    Slot& slot = slot_for(bucket_of(samples));
+    const Bucket bucket = bucket_of(samples);
+    if (options_.prepared_only && find_slot(bucket) == nullptr) {
+      return Status::error(StatusCode::kBadInput,
+                           "%ld samples with %ld pictures and at most %ld prefix rows were not prepared for, and this "
+                           "engine makes no plan while a caller waits",
+                           static_cast<long>(bucket.batch), static_cast<long>(bucket.images),
+                           static_cast<long>(bucket.prefix_rows));
+    }
+    Slot& slot = slot_for(bucket);
     slot.inputs.fill(samples);
-    slot.inputs.write(*slot.plan);
     if (Status status = slot.plan->run(times); !status.is_ok()) return status;
-    slot.plan->read("actions", actions.data(), actions.size_bytes());
+    std::ranges::copy(slot.actions, actions.begin());
     if (const int64_t at = first_non_finite(actions); at >= 0) {
       return Status::error(StatusCode::kNonFinite,
                            "non-finite action at index %ld: the weights or inputs hold values that overflow",

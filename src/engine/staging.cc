@@ -4,8 +4,18 @@
 #include <cstring>
 
 namespace tendon {
+namespace {
 
-HostInputs::HostInputs(const ForwardSpec& spec)
+template <class T>
+void bind(std::span<T>& values, const Plan& plan, const char* name) {
+  if (!plan.has(name)) return;
+  const Tensor host = plan.host(name);
+  values = {host.as<T>(), host.bytes() / sizeof(T)};
+}
+
+}  // namespace
+
+HostInputs::HostInputs(const ForwardSpec& spec, const Plan& plan)
     : config_(spec.config),
       bucket_(spec.bucket),
       pack_(spec.folds.pack_valid_tokens),
@@ -13,28 +23,21 @@ HostInputs::HostInputs(const ForwardSpec& spec)
       state_row_(spec.state_row_in_suffix()),
       capacity_(spec.cache_capacity()),
       suffix_rows_(spec.suffix_rows()) {
-  const auto batch = static_cast<size_t>(bucket_.batch);
-  const size_t prefix = batch * static_cast<size_t>(bucket_.prefix_rows);
-  const size_t suffix = batch * static_cast<size_t>(suffix_rows_);
-  images_.resize(static_cast<size_t>(bucket_.images * config_.vision.pixels()) * dtype_bytes(bucket_.image_dtype));
-  if (!pack_) prefix_mask_.resize(batch * static_cast<size_t>(capacity_));
-  prefix_sources_.resize(prefix);
-  prefix_positions_.resize(prefix);
-  prefix_cache_rows_.resize(prefix);
-  prefix_len_.resize(batch);
-  suffix_len_.resize(batch);
-  suffix_positions_.resize(suffix);
-  suffix_cache_rows_.resize(suffix);
-  if (state_once_) {
-    state_positions_.resize(batch);
-    state_cache_rows_.resize(batch);
-  }
-  if (state_row_) {
-    state_suffix_rows_.resize(batch);
-    action_suffix_rows_.resize(batch * static_cast<size_t>(config_.horizon));
-  }
-  if (!config_.pi05()) state_.resize(batch * static_cast<size_t>(config_.action_dim));
-  noise_.resize(batch * static_cast<size_t>(config_.horizon * config_.action_dim));
+  bind(images_, plan, "images");
+  bind(prefix_mask_, plan, "prefix_mask");
+  bind(prefix_sources_, plan, "prefix_sources");
+  bind(prefix_positions_, plan, "prefix_positions");
+  bind(prefix_cache_rows_, plan, "prefix_cache_rows");
+  bind(prefix_len_, plan, "prefix_len");
+  bind(suffix_len_, plan, "suffix_len");
+  bind(suffix_positions_, plan, "suffix_positions");
+  bind(suffix_cache_rows_, plan, "suffix_cache_rows");
+  bind(state_positions_, plan, "state_positions");
+  bind(state_cache_rows_, plan, "state_cache_rows");
+  bind(state_suffix_rows_, plan, "state_suffix_rows");
+  bind(action_suffix_rows_, plan, "action_suffix_rows");
+  bind(state_, plan, "state");
+  bind(noise_, plan, "noise");
 }
 
 void HostInputs::add_image(const CameraView& view) {
@@ -118,27 +121,6 @@ void HostInputs::fill(std::span<const Sample> samples) {
     std::ranges::copy(samples[b].noise,
                       noise_.begin() + static_cast<int64_t>(b) * config_.horizon * config_.action_dim);
   }
-}
-
-void HostInputs::write(Plan& plan) const {
-  const auto put = [&](const char* name, const auto& values) {
-    if (!values.empty()) plan.write(name, values.data(), values.size() * sizeof(values[0]));
-  };
-  put("images", images_);
-  put("prefix_mask", prefix_mask_);
-  put("prefix_sources", prefix_sources_);
-  put("prefix_positions", prefix_positions_);
-  put("prefix_cache_rows", prefix_cache_rows_);
-  put("prefix_len", prefix_len_);
-  put("suffix_len", suffix_len_);
-  put("suffix_positions", suffix_positions_);
-  put("suffix_cache_rows", suffix_cache_rows_);
-  put("state_positions", state_positions_);
-  put("state_cache_rows", state_cache_rows_);
-  put("state_suffix_rows", state_suffix_rows_);
-  put("action_suffix_rows", action_suffix_rows_);
-  put("state", state_);
-  put("noise", noise_);
 }
 
 }  // namespace tendon

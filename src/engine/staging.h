@@ -1,9 +1,9 @@
-// Turns samples into the input buffers of a bucket: pixels, packed row sources, positions, cache rows, lengths.
+// Turns samples into the inputs of a plan, where the plan reads them: pixels, packed row sources, positions, cache
+// rows, lengths.
 #pragma once
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "engine/sample.h"
 #include "model/forward.h"
@@ -13,11 +13,11 @@ namespace tendon {
 
 class HostInputs {
  public:
-  explicit HostInputs(const ForwardSpec& spec);
+  // `plan` was made of `spec` and must live as long as this.
+  HostInputs(const ForwardSpec& spec, const Plan& plan);
 
-  // `samples` must fit the bucket (checked samples of which it was made).
+  // `samples` must fit the bucket (checked samples of which it was made). Writes all inputs; allocates nothing.
   void fill(std::span<const Sample> samples);
-  void write(Plan& plan) const;
 
  private:
   void fill_prefix(const Sample& sample, int64_t b);
@@ -30,12 +30,13 @@ class HostInputs {
   int64_t capacity_, suffix_rows_;
 
   int64_t images_filled_ = 0;
-  std::vector<std::byte> images_;
-  std::vector<uint8_t> prefix_mask_;
-  std::vector<int32_t> prefix_sources_, prefix_positions_, prefix_cache_rows_, prefix_len_;
-  std::vector<int32_t> suffix_len_, suffix_positions_, suffix_cache_rows_;
-  std::vector<int32_t> state_positions_, state_cache_rows_, state_suffix_rows_, action_suffix_rows_;
-  std::vector<float> state_, noise_;
+  // Host memory of the plan's inputs; empty where the plan has none of the name.
+  std::span<std::byte> images_;
+  std::span<uint8_t> prefix_mask_;
+  std::span<int32_t> prefix_sources_, prefix_positions_, prefix_cache_rows_, prefix_len_;
+  std::span<int32_t> suffix_len_, suffix_positions_, suffix_cache_rows_;
+  std::span<int32_t> state_positions_, state_cache_rows_, state_suffix_rows_, action_suffix_rows_;
+  std::span<float> state_, noise_;
 };
 
 }  // namespace tendon

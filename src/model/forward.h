@@ -44,7 +44,8 @@ struct ForwardSpec {
 //   noise (B·H, A) f32                            π0: state (B, A) f32 and
 //     with state_token_once: state_positions, state_cache_rows (B) i32
 //     without: state_suffix_rows (B), action_suffix_rows (B·H) i32
-// Kept: actions (B·H, A) f32, k_cache.<layer>, v_cache.<layer> (B, C, kv_width), and with taps: vision.embed,
+// Output: actions (B·H, A) f32.
+// Kept: k_cache.<layer>, v_cache.<layer> (B, C, kv_width), and with taps: vision.embed,
 //   vision.layer.<i>, image_features, prefix_embeds, prefix.layer.<i>, and for step k suffix_embeds.<k> (B·n, W),
 //   expert.layer.<i>.<k>, expert_out.<k>, v.<k>, x.<k> (x after the step).
 void record_policy(Recorder& r, const ForwardSpec& spec);

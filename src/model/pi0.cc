@@ -262,7 +262,7 @@ void record_policy(Recorder& r, const ForwardSpec& spec) {
     const Tensor velocity = record_velocity(call, x, step, layout);
     const bool last = step + 1 == steps;
     const Tensor next =
-        last ? r.kept("actions", DType::kF32, x.shape) : call.temporary(DType::kF32, x.rows(), x.cols());
+        last ? r.output("actions", DType::kF32, x.shape) : call.temporary(DType::kF32, x.rows(), x.cols());
     r.add(EulerStep{.x = x, .v = velocity, .out = next, .dt = spec.schedule.dt});
     if (!last) call.tap(next, "x." + std::to_string(step));
     x = next;

@@ -16,8 +16,9 @@ namespace tendon {
 struct Value {
   enum class Kind {
     kTemporary,  // lives from its first write to its last read
-    kInput,      // written by the caller before a run, kept until its last read
-    kKept,       // lives through the whole run and can be read afterwards (outputs, taps, caches)
+    kInput,      // written by the caller before a run; the run leaves it as it is
+    kOutput,     // written by the run and handed to the caller after each
+    kKept,       // lives through the whole run and can be read afterwards (taps, caches)
   };
   std::string name;
   DType dtype = DType::kF32;
@@ -38,6 +39,9 @@ class Recorder {
     return add_value(std::move(name), dtype, shape, Value::Kind::kInput);
   }
   Tensor temporary(DType dtype, const Shape& shape) { return add_value({}, dtype, shape, Value::Kind::kTemporary); }
+  Tensor output(std::string name, DType dtype, const Shape& shape) {
+    return add_value(std::move(name), dtype, shape, Value::Kind::kOutput);
+  }
   // A value that the caller can read after the run under this name.
   Tensor kept(std::string name, DType dtype, const Shape& shape) {
     return add_value(std::move(name), dtype, shape, Value::Kind::kKept);

@@ -1,6 +1,7 @@
 #include "plan/plan.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/check.h"
 #include "ops/compose.h"
@@ -28,12 +29,18 @@ void lower(const Op& op, const Backend& backend, const PlanOptions& options, Rec
   for (const Op& part : out.take_ops(mark)) lower(part, backend, options, out);
 }
 
+size_t bytes_of(const Value& value) { return static_cast<size_t>(value.shape.elements()) * dtype_bytes(value.dtype); }
+
+// Whether the caller shares the value with the run.
+bool is_shared(Value::Kind kind) { return kind == Value::Kind::kInput || kind == Value::Kind::kOutput; }
+
+// Of the values that are not shared.
 std::vector<Lifetime> lifetimes(const Recorder& recorded) {
   const auto& values = recorded.values();
   const auto end = static_cast<int64_t>(recorded.ops().size());
   std::vector<Lifetime> lives(values.size());
   for (size_t i = 0; i < values.size(); ++i) {
-    lives[i].bytes = static_cast<size_t>(values[i].shape.elements()) * dtype_bytes(values[i].dtype);
+    lives[i].bytes = bytes_of(values[i]);
     const bool whole_run = values[i].kind != Value::Kind::kTemporary;
     lives[i].first = whole_run ? 0 : end;
     lives[i].last = whole_run ? end : -1;
@@ -46,10 +53,41 @@ std::vector<Lifetime> lifetimes(const Recorder& recorded) {
       life.last = std::max(life.last, index);
     });
   }
-  for (Lifetime& life : lives) {
-    if (life.last < life.first) life = {};  // replaced by an expansion, or never used
+  for (size_t i = 0; i < values.size(); ++i) {
+    const bool replaced = lives[i].last < lives[i].first;  // by an expansion, or never used
+    if (replaced || is_shared(values[i].kind)) lives[i] = {};
   }
   return lives;
+}
+
+// Where every value lies: inputs, outputs, and the rest by lifetimes.
+struct Arena {
+  std::vector<size_t> offsets;
+  size_t input_bytes = 0, output_bytes = 0, bytes = 0;
+  size_t shared_bytes() const { return input_bytes + output_bytes; }
+};
+
+Arena place(const Recorder& recorded) {
+  const std::vector<Value>& values = recorded.values();
+  const ArenaLayout rest = place_buffers(lifetimes(recorded), kAlignmentBytes);
+  Arena arena{.offsets = rest.offsets};
+  size_t end = 0;
+  const auto append = [&](Value::Kind kind) {
+    const size_t begin = end;
+    for (size_t i = 0; i < values.size(); ++i) {
+      if (values[i].kind != kind) continue;
+      arena.offsets[i] = end;
+      end += (bytes_of(values[i]) + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    }
+    return end - begin;
+  };
+  arena.input_bytes = append(Value::Kind::kInput);
+  arena.output_bytes = append(Value::Kind::kOutput);
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!is_shared(values[i].kind)) arena.offsets[i] += arena.shared_bytes();
+  }
+  arena.bytes = arena.shared_bytes() + rest.bytes;
+  return arena;
 }
 
 }  // namespace
@@ -58,49 +96,77 @@ Plan::Plan(Backend& backend, const Recorder& recorded, const PlanOptions& option
   Recorder lowered(recorded.values());
   for (const Op& op : recorded.ops()) lower(op, backend, options, lowered);
 
-  const ArenaLayout layout = place_buffers(lifetimes(lowered), kAlignmentBytes);
+  const Arena layout = place(lowered);
   arena_ = DeviceBlock(backend, layout.bytes);
   if (layout.bytes > 0) backend.fill_zero(arena_.data(), layout.bytes);
-  const auto address = [&](int32_t value) {
-    return static_cast<char*>(arena_.data()) + layout.offsets[static_cast<size_t>(value)];
-  };
+  char* const device = static_cast<char*>(arena_.data());
+  char* host = device;
+  Transfers transfers;
+  if (!backend.uses_host_memory() && layout.shared_bytes() > 0) {
+    mirror_ = HostBlock(backend, layout.shared_bytes());
+    host = static_cast<char*>(mirror_.data());
+    std::memset(host, 0, layout.shared_bytes());
+    transfers.inputs = {device, host, layout.input_bytes};
+    transfers.outputs = {device + layout.input_bytes, host + layout.input_bytes, layout.output_bytes};
+  }
+  const auto offset = [&](int32_t value) { return layout.offsets[static_cast<size_t>(value)]; };
 
   ops_ = lowered.ops();
-  size_t workspace_bytes = 0;
   for (Op& op : ops_) {
     for_each_tensor(op, [&](const char*, Tensor& tensor, Access) {
       if (tensor.value < 0) return;
-      tensor.data = address(tensor.value) + tensor.value_offset * static_cast<int64_t>(dtype_bytes(tensor.dtype));
+      tensor.data =
+          device + offset(tensor.value) + tensor.value_offset * static_cast<int64_t>(dtype_bytes(tensor.dtype));
     });
-    workspace_bytes = std::max(workspace_bytes, backend.workspace_bytes(op));
+    workspace_bytes_ = std::max(workspace_bytes_, backend.workspace_bytes(op));
   }
   for (size_t i = 0; i < lowered.values().size(); ++i) {
     const Value& value = lowered.values()[i];
     if (value.kind == Value::Kind::kTemporary) continue;
-    const bool is_new =
-        named_.emplace(value.name, Tensor(value.dtype, value.shape, address(static_cast<int32_t>(i)))).second;
-    TENDON_CHECK(is_new, "two values are named '{}'", value.name);
+    const Named entry{.device = Tensor(value.dtype, value.shape, device + layout.offsets[i]),
+                      .host = is_shared(value.kind) ? host + layout.offsets[i] : nullptr};
+    TENDON_CHECK(named_.emplace(value.name, entry).second, "two values are named '{}'", value.name);
   }
-  workspace_ = DeviceBlock(backend, workspace_bytes);
-  executable_ = backend.prepare(ops_, workspace_.data(), workspace_bytes);
+  const bool shares = options.workspace && workspace_bytes_ > 0;
+  if (!shares) workspace_ = DeviceBlock(backend, workspace_bytes_);
+  void* const workspace = shares ? options.workspace(workspace_bytes_) : workspace_.data();
+  executable_ = backend.prepare(ops_, workspace, workspace_bytes_, transfers);
 }
 
-const Tensor& Plan::tensor(std::string_view name) const {
+const Plan::Named& Plan::named(std::string_view name) const {
   const auto found = named_.find(name);
   TENDON_CHECK(found != named_.end(), "the plan has no value named '{}'", name);
   return found->second;
 }
 
+const Tensor& Plan::tensor(std::string_view name) const { return named(name).device; }
+
+Tensor Plan::host(std::string_view name) const {
+  const Named& value = named(name);
+  TENDON_CHECK(value.host != nullptr, "'{}' is neither an input nor an output", name);
+  return {value.device.dtype, value.device.shape, value.host};
+}
+
 void Plan::write(std::string_view name, const void* host, size_t bytes) {
-  const Tensor& target = tensor(name);
-  TENDON_CHECK(bytes == target.bytes(), "'{}' holds {} bytes, {} given", name, target.bytes(), bytes);
-  if (bytes > 0) backend_.upload(target.data, host, bytes);
+  const Named& target = named(name);
+  TENDON_CHECK(bytes == target.device.bytes(), "'{}' holds {} bytes, {} given", name, target.device.bytes(), bytes);
+  if (bytes == 0) return;
+  if (target.host != nullptr) {
+    std::memcpy(target.host, host, bytes);
+  } else {
+    backend_.upload(target.device.data, host, bytes);
+  }
 }
 
 void Plan::read(std::string_view name, void* host, size_t bytes) const {
-  const Tensor& source = tensor(name);
-  TENDON_CHECK(bytes == source.bytes(), "'{}' holds {} bytes, {} asked for", name, source.bytes(), bytes);
-  if (bytes > 0) backend_.download(host, source.data, bytes);
+  const Named& source = named(name);
+  TENDON_CHECK(bytes == source.device.bytes(), "'{}' holds {} bytes, {} asked for", name, source.device.bytes(), bytes);
+  if (bytes == 0) return;
+  if (source.host != nullptr) {
+    std::memcpy(host, source.host, bytes);
+  } else {
+    backend_.download(host, source.device.data, bytes);
+  }
 }
 
 }  // namespace tendon

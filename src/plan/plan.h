@@ -1,7 +1,12 @@
 // A recorded forward made ready for one backend: fused operations expanded where the backend has no kernel, values
 // placed in one arena, operations bound to addresses, executable prepared. Nothing is allocated afterwards.
+//
+// The arena begins with all inputs, one behind the other, then all outputs. A device that cannot read host memory gets
+// a mirror of both in pinned host memory, and every run copies the inputs there and the outputs back: two copies a run.
+// Where the host computes the mirror is the arena itself.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -16,6 +21,9 @@ namespace tendon {
 struct PlanOptions {
   // Names of fused operations to expand although the backend has a kernel for them (a rung of the ladder).
   std::vector<std::string> expand;
+  // Where scratch memory of at least so many bytes is, for plans that never run at the same time and share it. It must
+  // outlive the plan. Empty: the plan has its own.
+  std::function<void*(size_t bytes)> workspace = {};
 };
 
 class Plan {
@@ -24,7 +32,11 @@ class Plan {
   // expansion, Error(kDevice) when memory is short.
   Plan(Backend& backend, const Recorder& recorded, const PlanOptions& options = {});
 
-  // Copies into an input or kept value / out of a kept value; `bytes` must be the value's size.
+  // Where the caller writes an input before a run, and finds an output after it: host memory, without a further copy.
+  // Throws Error(kInternal) for any other name.
+  Tensor host(std::string_view name) const;
+  // Copies into an input or kept value / out of any named value; `bytes` must be the value's size. For tests and
+  // checks.
   void write(std::string_view name, const void* host, size_t bytes);
   void read(std::string_view name, void* host, size_t bytes) const;
   // Bound view of a named value (device memory). Throws Error(kInternal) when there is none.
@@ -42,13 +54,23 @@ class Plan {
 
   const std::vector<Op>& ops() const { return ops_; }  // bound, in execution order
   size_t arena_bytes() const { return arena_.bytes(); }
-  size_t workspace_bytes() const { return workspace_.bytes(); }
+  size_t pinned_bytes() const { return mirror_.bytes(); }
+  size_t workspace_bytes() const { return workspace_bytes_; }
 
  private:
+  // A value that can be reached by name; `host` is null where the caller has to copy.
+  struct Named {
+    Tensor device;
+    void* host = nullptr;
+  };
+  const Named& named(std::string_view name) const;
+
   Backend& backend_;
   std::vector<Op> ops_;
-  std::map<std::string, Tensor, std::less<>> named_;
+  std::map<std::string, Named, std::less<>> named_;
   DeviceBlock arena_, workspace_;
+  size_t workspace_bytes_ = 0;
+  HostBlock mirror_;
   std::unique_ptr<Executable> executable_;
 };
 

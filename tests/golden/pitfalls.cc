@@ -190,9 +190,8 @@ class Call {
     if (change.ops) change.ops(ops, changed);
     for (const Op& op : ops) changed.add(op);
     plan_ = std::make_unique<Plan>(backend(), changed);
-    HostInputs inputs(*spec_);
+    HostInputs inputs(*spec_, *plan_);
     inputs.fill(samples_);
-    inputs.write(*plan_);
     if (change.inputs) change.inputs(*plan_);
     const Status status = plan_->run();
     EXPECT_TRUE(status.is_ok()) << status.message();

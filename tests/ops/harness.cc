@@ -162,8 +162,8 @@ BoundOps::BoundOps(Backend& backend, std::vector<Op> ops, const std::vector<Valu
                     tensor.value_offset * static_cast<int64_t>(dtype_bytes(tensor.dtype));
     });
   }
-  executable_ =
-      backend.prepare(std::move(ops), static_cast<char*>(blocks_.back().memory.data()) + kGuardBytes, workspace_bytes);
+  executable_ = backend.prepare(std::move(ops), static_cast<char*>(blocks_.back().memory.data()) + kGuardBytes,
+                                workspace_bytes, {});
 }
 
 void BoundOps::upload(Block& block) {

@@ -131,7 +131,10 @@ class CpuBackend final : public Backend {
   std::string kernel_name(const Op& op) const override { return row(op).kernel(op, cpu_); }
   size_t workspace_bytes(const Op& op) const override { return row(op).workspace(op, cpu_); }
 
-  std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t workspace_size) override {
+  std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t workspace_size,
+                                      const Transfers& transfers) override {
+    TENDON_CHECK(transfers.inputs.bytes == 0 && transfers.outputs.bytes == 0,
+                 "kernels of the cpu backend read host memory: there is nothing to transfer");
     std::vector<std::unique_ptr<CpuKernel>> kernels;
     kernels.reserve(ops.size());
     for (const Op& op : ops) {

@@ -37,12 +37,14 @@ struct Piece {
   Clock clock;
 };
 
-// The operations as one captured graph; run one by one, with events between them, when times are asked for.
+// The transfers and operations as one captured graph; run one by one, with events between them, when times are asked
+// for.
 class GpuExecutable final : public Executable {
  public:
   // Sets parts.graph to false when capture fails: this plan and later ones are launched kernel by kernel.
-  GpuExecutable(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, void* workspace)
-      : name_(parts.name), runtime_(*parts.runtime) {
+  GpuExecutable(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, void* workspace,
+                const Transfers& transfers)
+      : name_(parts.name), runtime_(*parts.runtime), transfers_(transfers) {
     try {
       prepare(ops, parts, products, workspace);
     } catch (...) {
@@ -146,8 +148,19 @@ class GpuExecutable final : public Executable {
     }
   }
   void launch_all() { launch_some(0, launches_.size()); }
+  // Operations begin..end, with the transfers that stand before the first and after the last of all.
   void launch_some(size_t begin, size_t end) {
+    if (begin == 0) copy_inputs();
     for (size_t i = begin; i < end; ++i) launches_[i](runtime_.stream());
+    if (end == launches_.size()) copy_outputs();
+  }
+  void copy_inputs() {
+    const Transfer& t = transfers_.inputs;
+    if (t.bytes > 0) runtime_.copy_to_device(t.device, t.host, t.bytes);
+  }
+  void copy_outputs() {
+    const Transfer& t = transfers_.outputs;
+    if (t.bytes > 0) runtime_.copy_to_host(t.host, t.device, t.bytes);
   }
 
   std::unique_ptr<Graph> capture(size_t begin, size_t end) {
@@ -177,11 +190,13 @@ class GpuExecutable final : public Executable {
   void run_timed(OpTimes& times) {
     runtime_.make_current();
     while (events_.size() < launches_.size() + 1) events_.push_back(runtime_.make_event());
+    copy_inputs();
     runtime_.record(*events_[0]);
     for (size_t i = 0; i < launches_.size(); ++i) {
       launches_[i](runtime_.stream());
       runtime_.record(*events_[i + 1]);
     }
+    copy_outputs();
     runtime_.synchronize();
     times.start_us.assign(launches_.size(), 0.0);
     times.duration_us.assign(launches_.size(), 0.0);
@@ -201,6 +216,7 @@ class GpuExecutable final : public Executable {
 
   std::string name_;
   Runtime& runtime_;
+  Transfers transfers_;
   std::vector<Launch> launches_;
   std::vector<void*> buffers_;
   std::vector<std::unique_ptr<Event>> events_;
@@ -227,8 +243,9 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
     return fmt::format("{} ({})", found.kernel, products_.kernel_name(found.product(op)));
   }
   size_t workspace_bytes(const Op& op) const override { return row(op).workspace_bytes(op); }
-  std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t) override {
-    return std::make_unique<GpuExecutable>(ops, parts_, products_, workspace);
+  std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t,
+                                      const Transfers& transfers) override {
+    return std::make_unique<GpuExecutable>(ops, parts_, products_, workspace, transfers);
   }
 
   void* allocate(size_t bytes) override { return allocate_or_throw(*parts_.runtime, bytes); }
@@ -245,6 +262,15 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
     parts_.runtime->fill_zero(device, bytes);
     parts_.runtime->synchronize();
   }
+  void* allocate_host(size_t bytes) override {
+    void* const memory = parts_.runtime->allocate_host(bytes);
+    if (memory == nullptr) {
+      throw_device("Not enough page-locked host memory: {} MB are needed at once. Close other programs.",
+                   (bytes >> 20) + 1);
+    }
+    return memory;
+  }
+  void release_host(void* memory) noexcept override { parts_.runtime->release_host(memory); }
   bool uses_host_memory() const override { return false; }
 
   gemm::TuneTarget* tune_target() override { return this; }

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "../../support/copying_backend.h"
 #include "backend/registry.h"
 #include "base/check.h"
 #include "samples.h"
@@ -28,6 +29,7 @@ class FakeBackend final : public Backend {
   std::function<size_t(const Op&)> workspace = [](const Op&) { return size_t{0}; };
   std::vector<Op> prepared;
   size_t prepared_workspace = 0;
+  Transfers transfers;
   int allocations = 0, releases = 0, runs = 0;
 
   std::string_view name() const override { return "fake"; }
@@ -35,8 +37,10 @@ class FakeBackend final : public Backend {
   bool supports(const Op& op) const override { return accepts(op); }
   std::string kernel_name(const Op& op) const override { return std::string(op_name(op)); }
   size_t workspace_bytes(const Op& op) const override { return workspace(op); }
-  std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* memory, size_t bytes) override {
+  std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* memory, size_t bytes,
+                                      const Transfers& copies) override {
     prepared = std::move(ops);
+    transfers = copies;
     prepared_workspace = bytes;
     EXPECT_EQ(memory == nullptr, bytes == 0);
     return std::make_unique<Run>(*this);
@@ -344,6 +348,114 @@ TEST(Plan, NothingIsAllocatedAfterwardsAndAllIsReleased) {
   }
   EXPECT_GT(backend.allocations, 0);
   EXPECT_EQ(backend.allocations, backend.releases);
+}
+
+// --- inputs and outputs ---------------------------------------------------------------------------------------------
+
+// small_forward whose result is an output, between other values.
+Recorder shared_forward() {
+  Recorder r;
+  const Tensor x = r.input("x", DType::kF32, {2, 3});
+  const Tensor a = r.temporary(DType::kF32, {200, 3});
+  const Tensor kept = r.kept("kept", DType::kF32, {2, 3});
+  const Tensor out = r.output("out", DType::kF32, {2, 3});
+  const Tensor v = r.input("v", DType::kF32, {2, 3});
+  r.add(ResidualAdd{.x = x, .y = v, .out = kept});
+  r.add(ResidualAdd{.x = kept, .y = v, .out = a.row_range(7, 2)});
+  r.add(EulerStep{.x = a.row_range(7, 2), .v = v, .out = out, .dt = -2.0F});
+  const Tensor second = r.output("second", DType::kF32, {2, 3});
+  r.add(ResidualAdd{.x = out, .y = out, .out = second});
+  return r;
+}
+
+TEST(Plan, InputsAndOutputsLieTogetherAtTheBeginning) {
+  CopyingBackend backend;
+  const Plan plan(backend, shared_forward());
+  const Transfer in = backend.transfers.inputs;
+  const Transfer out = backend.transfers.outputs;
+  EXPECT_EQ(in.bytes, 512U);  // x and v, 256-byte aligned
+  EXPECT_EQ(out.bytes, 512U);
+  const auto offset = [&](const char* name) {
+    return static_cast<char*>(plan.tensor(name).data) - static_cast<char*>(in.device);
+  };
+  EXPECT_EQ(offset("x"), 0);
+  EXPECT_EQ(offset("v"), 256);
+  EXPECT_EQ(offset("out"), 512);
+  EXPECT_EQ(offset("second"), 768);
+  EXPECT_GE(offset("kept"), 1024) << "kept values stay on the device";
+  EXPECT_EQ(static_cast<char*>(out.device) - static_cast<char*>(in.device), 512);
+  EXPECT_EQ(static_cast<char*>(out.host) - static_cast<char*>(in.host), 512) << "the mirror has the same layout";
+  EXPECT_EQ(plan.pinned_bytes(), 1024U);
+}
+
+TEST(Plan, ADeviceCopiesInTheRunAndNowhereElse) {
+  CopyingBackend backend;
+  {
+    Plan plan(backend, shared_forward());
+    const Tensor x = plan.host("x");
+    const Tensor v = plan.host("v");
+    const Tensor out = plan.host("out");
+    EXPECT_NE(x.data, plan.tensor("x").data);
+    EXPECT_EQ(read(plan, "out"), std::vector<float>(6, 0.0F)) << "zero before the first run";
+    const int allocated = backend.allocations + backend.host_allocations;
+    for (const float scale : {1.0F, -3.0F}) {
+      for (int i = 0; i < 6; ++i) x.as<float>()[i] = scale * static_cast<float>(i), v.as<float>()[i] = scale;
+      ASSERT_TRUE(plan.run().is_ok());
+      for (int i = 0; i < 6; ++i) EXPECT_EQ(out.as<float>()[i], scale * static_cast<float>(i));
+      EXPECT_EQ(plan.host("second").as<float>()[5], 2 * scale * 5);
+    }
+    EXPECT_EQ(backend.uploads + backend.downloads, 0);
+    EXPECT_EQ(backend.allocations + backend.host_allocations, allocated);
+    // What tests and checks use: inputs and outputs through the mirror, the rest by a copy.
+    write(plan, "x", {1, 2, 3, 4, 5, 6});
+    write(plan, "v", std::vector<float>(6, 10.0F));
+    ASSERT_TRUE(plan.run().is_ok());
+    EXPECT_EQ(read(plan, "out"), (std::vector<float>{1, 2, 3, 4, 5, 6}));
+    EXPECT_EQ(backend.uploads + backend.downloads, 0);
+    EXPECT_EQ(read(plan, "kept"), (std::vector<float>{11, 12, 13, 14, 15, 16}));
+    EXPECT_EQ(backend.downloads, 1);
+  }
+  EXPECT_EQ(backend.allocations, backend.releases);
+  EXPECT_EQ(backend.host_allocations, 1);
+  EXPECT_EQ(backend.host_releases, 1);
+}
+
+TEST(Plan, WhereTheHostComputesNothingIsMirrored) {
+  Plan plan(cpu(), shared_forward());
+  EXPECT_EQ(plan.pinned_bytes(), 0U);
+  for (const char* name : {"x", "v", "out", "second"}) EXPECT_EQ(plan.host(name).data, plan.tensor(name).data) << name;
+  EXPECT_NE(internal_error([&] { (void)plan.host("kept"); }).find("'kept' is neither"), std::string::npos);
+  EXPECT_NE(internal_error([&] { (void)plan.host("nosuch"); }).find("'nosuch'"), std::string::npos);
+}
+
+TEST(Plan, WorkspaceCanBeShared) {
+  CopyingBackend backend;
+  DeviceBlock shared(backend, 1 << 20);
+  size_t asked = 0;
+  const PlanOptions options{.expand = {}, .workspace = [&](size_t bytes) { return asked = bytes, shared.data(); }};
+  Recorder r;
+  const Tensor x = r.input("x", DType::kF32, {40, 300});
+  const Tensor w = r.input("w", DType::kBf16, {70, 300});
+  r.add(Linear{.x = x, .w = w, .bias = {}, .out = r.output("out", DType::kF32, {40, 70})});
+  const int before = backend.allocations;
+  const Plan plan(backend, r, options);
+  ASSERT_GT(plan.workspace_bytes(), 0U) << "choose an operation that needs some";
+  EXPECT_EQ(asked, plan.workspace_bytes());
+  EXPECT_EQ(backend.workspace, shared.data());
+  EXPECT_EQ(backend.allocations, before + 1) << "only the arena";
+}
+
+TEST(Plan, PiecesAreSumsOfTheirOperations) {
+  Plan plan(cpu(), small_forward());
+  const size_t ends[] = {2, 3};
+  double us[2] = {-1, -1};
+  ASSERT_TRUE(plan.run_pieces(ends, us).is_ok());
+  EXPECT_GE(us[0], 0);
+  EXPECT_GE(us[1], 0);
+  EXPECT_FALSE(plan.device_us().has_value()) << "the host has no clock of its own";
+  FakeBackend failing;
+  Plan broken(failing, small_forward());
+  EXPECT_EQ(broken.run_pieces(ends, us).code(), StatusCode::kDevice);
 }
 
 TEST(Plan, TimesHaveOneEntryAnOperation) {
