@@ -1,10 +1,11 @@
 // attention: softmax(scale · q·kᵀ) · v over the valid keys, multi-query or multi-head; formula in ops/basic_ops.h.
 //
-// The queries of the heads that share a K/V head are one matrix of T·group rows. A block of four waves takes 64 of
-// those rows and a range of keys: K and V tiles of 32 keys go through shared memory, products run on tensor cores
-// (mma.m16n8k16 bf16, f32 sums), the softmax is the running one in f32. Few rows (the action expert) are spread over
-// the card by splitting the keys; a second kernel joins the parts. Head widths up to 256, padded to a multiple of 16.
-// f32 inputs take a plain kernel, one wave a query row: the checking path.
+// The queries of the heads that share a K/V head are one matrix of T·group rows. A block takes 64 of those rows and a
+// range of keys: K and V tiles of 32 keys go through shared memory, products run on tensor cores (mma.m16n8k16 bf16,
+// f32 sums), the softmax is the running one in f32. Two groups of four waves take every other tile and join at the end:
+// one group alone leaves the tensor cores waiting for shared memory. Few rows (the action expert) are spread over the
+// card by splitting the keys; a second kernel joins the parts. Head widths up to 256, padded to a multiple of 16. f32
+// inputs take a plain kernel, one wave a query row: the checking path.
 #include "backend/gpu/device/mma.cuh"
 #include "backend/gpu/device/prelude.cuh"
 #include "backend/gpu/kernels.h"
@@ -14,7 +15,9 @@ namespace {
 
 constexpr int kRows = 64;  // query rows of a block
 constexpr int kKeys = 32;  // keys of a tile
-constexpr int kThreads = 128;
+constexpr int kGroupThreads = 128;
+constexpr int kGroups = 2;
+constexpr int kThreads = kGroups * kGroupThreads;
 constexpr int kMaxSplits = 32;
 
 struct Args {
@@ -44,25 +47,67 @@ struct Args {
   }
 };
 
+// Adds the second group's part to the first's, through shared memory that nobody reads any more: (kRows, kWidth + 4)
+// f32 sums, then maximum and denominator.
+template <int kWidth>
+TENDON_DEVICE void join_groups(float (&sums)[kWidth / 8][4], float (&maximum)[2], float (&denominator)[2],
+                               float* memory, int group, int warp_row) {
+  constexpr int kPitch = kWidth + 4;
+  const int first = warp_row + lane() / 4;
+  if (group > 0) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float* const to = memory + (first + 8 * h) * kPitch;
+#pragma unroll
+      for (int d = 0; d < kWidth / 8; ++d) {
+        to[d * 8 + lane() % 4 * 2] = sums[d][2 * h];
+        to[d * 8 + lane() % 4 * 2 + 1] = sums[d][2 * h + 1];
+      }
+      if (lane() % 4 == 0) to[kWidth] = maximum[h], to[kWidth + 1] = denominator[h];
+    }
+  }
+  block_sync();
+  if (group > 0) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
+    const float* const from = memory + (first + 8 * h) * kPitch;
+    const float joint = fmaxf(maximum[h], from[kWidth]);
+    const float mine = maximum[h] == -INFINITY ? 0.0F : __expf(maximum[h] - joint);
+    const float other = from[kWidth] == -INFINITY ? 0.0F : __expf(from[kWidth] - joint);
+    maximum[h] = joint;
+    denominator[h] = mine * denominator[h] + other * from[kWidth + 1];
+#pragma unroll
+    for (int d = 0; d < kWidth / 8; ++d) {
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        float& sum = sums[d][2 * h + i];
+        sum = mine * sum + other * from[d * 8 + lane() % 4 * 2 + i];
+      }
+    }
+  }
+}
+
 // kWidth: head width rounded up to 16; shared rows are 8 values longer, so that 8 rows fall into different banks.
 template <int kWidth>
 TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
   constexpr int kPitch = kWidth + 8;
   constexpr int kChunks = kWidth / 8;
+  constexpr int kTileValues = 2 * kKeys * kPitch;  // K and V
   TENDON_DYNAMIC_SHARED(memory);
   Bf16* const q_tile = reinterpret_cast<Bf16*>(memory);  // (kRows, kPitch)
-  Bf16* const k_tiles = q_tile + kRows * kPitch;         // 2 × (kKeys, kPitch)
-  Bf16* const v_tiles = k_tiles + 2 * kKeys * kPitch;    // 2 × (kKeys, kPitch)
+  const int group = wave() / 4;
+  Bf16* const tiles_of_group = q_tile + kRows * kPitch + group * 2 * kTileValues;  // 2 × (K, V) × (kKeys, kPitch)
 
   const int split = static_cast<int>(blockIdx.y);
   const int b = static_cast<int>(blockIdx.z) / a.kv_heads;
   const int kv = static_cast<int>(blockIdx.z) % a.kv_heads;
   const int first_row = static_cast<int>(blockIdx.x) * kRows;
   const int last_key = a.keys_of(b, a.queries - 1);  // the longest range: later queries see more
-  const int tiles = (last_key + kKeys - 1) / kKeys;
-  const int tiles_per_split = (tiles + a.splits - 1) / a.splits;
+  const int all_tiles = (last_key + kKeys - 1) / kKeys;
+  const int tiles_per_split = (all_tiles + a.splits - 1) / a.splits;
   const int first_tile = split * tiles_per_split;
-  const int end_tile = first_tile + tiles_per_split < tiles ? first_tile + tiles_per_split : tiles;
+  const int end_tile = first_tile + tiles_per_split < all_tiles ? first_tile + tiles_per_split : all_tiles;
+  const int rounds = (end_tile - first_tile + kGroups - 1) / kGroups;  // of a tile for each group
 
   const Bf16* const q = static_cast<const Bf16*>(a.q);
   const Bf16* const k =
@@ -70,14 +115,18 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
   const Bf16* const v =
       static_cast<const Bf16*>(a.v) + static_cast<int64_t>(b) * a.capacity * a.k_stride + kv * a.width;
 
-  const auto load_keys = [&](int tile, int slot) {
-    for (int i = static_cast<int>(threadIdx.x); i < kKeys * kChunks; i += kThreads) {
+  // The tile of a round, none beyond the end. Every thread of the group calls it.
+  const auto load_keys = [&](int round) {
+    const int tile = first_tile + round * kGroups + group;
+    Bf16* const k_tile = tiles_of_group + (round & 1) * kTileValues;
+    Bf16* const v_tile = k_tile + kKeys * kPitch;
+    for (int i = static_cast<int>(threadIdx.x) % kGroupThreads; i < kKeys * kChunks; i += kGroupThreads) {
       const int key = tile * kKeys + i / kChunks;
       const int col = i % kChunks * 8;
-      const bool valid = key < last_key && col < a.width;
+      const bool valid = tile < end_tile && key < last_key && col < a.width;
       const int64_t at = valid ? key * a.k_stride + col : 0;
-      copy_async(k_tiles + (slot * kKeys + i / kChunks) * kPitch + col, k + at, valid);
-      copy_async(v_tiles + (slot * kKeys + i / kChunks) * kPitch + col, v + at, valid);
+      copy_async(k_tile + i / kChunks * kPitch + col, k + at, valid);
+      copy_async(v_tile + i / kChunks * kPitch + col, v + at, valid);
     }
     copy_commit();
   };
@@ -88,14 +137,13 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
     const bool valid = row < a.rows() && col < a.width;
     copy_async(q_tile + i / kChunks * kPitch + col, q + (valid ? a.offset(b, kv, row, a.q_stride) + col : 0), valid);
   }
-  if (first_tile < end_tile) load_keys(first_tile, 0);
-  copy_commit();
+  load_keys(0);
 
   // This thread holds rows r0 = wave·16 + lane/4 and r0 + 8 of each 16×8 fragment, columns 2·(lane mod 4) + {0, 1}.
   float sums[kWidth / 8][4] = {};
   float maximum[2] = {-INFINITY, -INFINITY};
   float denominator[2] = {0, 0};
-  const int warp_row = wave() * 16;
+  const int warp_row = wave() % 4 * 16;
   int limit[2];
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -103,17 +151,17 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
     limit[h] = row < a.rows() ? a.keys_of(b, row / a.group()) : 0;
   }
 
-  for (int tile = first_tile; tile < end_tile; ++tile) {
-    const int slot = (tile - first_tile) & 1;
-    if (tile + 1 < end_tile) {
-      load_keys(tile + 1, slot ^ 1);
+  for (int round = 0; round < rounds; ++round) {
+    if (round + 1 < rounds) {
+      load_keys(round + 1);
       copy_wait<1>();
     } else {
       copy_wait<0>();
     }
     block_sync();
-    const Bf16* const k_tile = k_tiles + slot * kKeys * kPitch;
-    const Bf16* const v_tile = v_tiles + slot * kKeys * kPitch;
+    const int tile = first_tile + round * kGroups + group;
+    const Bf16* const k_tile = tiles_of_group + (round & 1) * kTileValues;
+    const Bf16* const v_tile = k_tile + kKeys * kPitch;
 
     float logits[kKeys / 8][4] = {};
 #pragma unroll
@@ -135,7 +183,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = tile * kKeys + n * 8 + lane() % 4 * 2 + i % 2;
-        const bool visible = key < limit[i / 2] && !a.masked(b, key < a.capacity ? key : 0);
+        const bool visible = tile < end_tile && key < limit[i / 2] && !a.masked(b, key < a.capacity ? key : 0);
         logits[n][i] = visible ? logits[n][i] * a.scale : -INFINITY;
         tile_max[i / 2] = fmaxf(tile_max[i / 2], logits[n][i]);
       }
@@ -184,6 +232,15 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
   for (int h = 0; h < 2; ++h) {
     denominator[h] += shuffle_xor(denominator[h], 1);
     denominator[h] += shuffle_xor(denominator[h], 2);
+  }
+  if (rounds == 0) {  // the copies of the queries are still under way
+    copy_wait<0>();
+    block_sync();
+  }
+  join_groups<kWidth>(sums, maximum, denominator, reinterpret_cast<float*>(q_tile), group, warp_row);
+  if (group > 0) return;
+#pragma unroll
+  for (int h = 0; h < 2; ++h) {
     const int row = first_row + warp_row + lane() / 4 + 8 * h;
     if (row >= a.rows()) continue;
     if (a.splits == 1) {
@@ -291,7 +348,7 @@ int splits_of(const Attention& a) {
 
 template <int kWidth>
 void launch_tiles(const Args& args, dim3 grid, Stream stream) {
-  constexpr int kBytes = (kRows + 4 * kKeys) * (kWidth + 8) * static_cast<int>(sizeof(Bf16));
+  constexpr int kBytes = (kRows + kGroups * 4 * kKeys) * (kWidth + 8) * static_cast<int>(sizeof(Bf16));
   launch<attention_kernel<kWidth>>({.grid = grid, .block = kThreads, .shared_bytes = kBytes, .stream = stream}, args);
 }
 

@@ -11,6 +11,7 @@ TENDON_KERNEL void gelu_mul_kernel(const Bf16* gate, int64_t gate_stride, const 
   const int64_t col = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
   if (col >= cols) return;
   const int64_t row = blockIdx.y;
+  wait_for_producers();
   const Vec<Bf16> g = load_vec(gate + row * gate_stride + col);
   const Vec<Bf16> u = load_vec(up + row * up_stride + col);
   Vec<Bf16> result;
@@ -40,8 +41,9 @@ void launch_gelu_mul(const GeluMul& a, Stream stream) {
   if (takes_vectors(a.gate) && takes_vectors(a.up) && takes_vectors(a.out) && a.out.rows() <= 65535) {
     constexpr int kThreads = 256;
     const dim3 grid(static_cast<unsigned>(ceil_div(a.out.cols(), 8 * kThreads)), static_cast<unsigned>(a.out.rows()));
-    launch<gelu_mul_kernel>({.grid = grid, .block = kThreads, .stream = stream}, a.gate.as<Bf16>(), a.gate.row_stride,
-                            a.up.as<Bf16>(), a.up.row_stride, a.out.as<Bf16>(), a.out.row_stride, a.out.cols());
+    launch<gelu_mul_kernel>({.grid = grid, .block = kThreads, .stream = stream, .overlaps = true}, a.gate.as<Bf16>(),
+                            a.gate.row_stride, a.up.as<Bf16>(), a.up.row_stride, a.out.as<Bf16>(), a.out.row_stride,
+                            a.out.cols());
     return;
   }
   with_float_type(a.gate.dtype, [&]<class G>(G) {

@@ -37,6 +37,20 @@ void launch_random(const Tensor& out, uint64_t seed, float scale, Stream stream)
 void launch_largest_difference(const Tensor& a, const Tensor& b, float relative, float absolute, float* worst,
                                Stream stream);
 
+// Products of few rows (the action expert), with norm and tail in the same kernel.
+bool takes_few_rows(const NormQkvRope& a);
+bool takes_few_rows(const NormGateUpGelu& a);
+bool takes_few_rows(const LinearResidual& a);
+bool takes_few_rows(const Linear& a);
+void launch_few_rows_linear(const Linear& a, Stream stream);
+void launch_few_rows_norm_qkv_rope(const NormQkvRope& a, Stream stream);
+void launch_few_rows_norm_gate_up_gelu(const NormGateUpGelu& a, Stream stream);
+void launch_few_rows_linear_residual(const LinearResidual& a, Stream stream);
+
+// Few queries over cached keys; needs clusters (sm_90).
+bool takes_attention_cluster(const Attention& a);
+void launch_attention_cluster(const Attention& a, Stream stream);
+
 size_t attention_workspace_bytes(const Attention& a);
 void launch_attention(const Attention& a, void* workspace, Stream stream);
 

@@ -2,8 +2,8 @@
 //   layer_norm:   (x - mean) / sqrt(var + eps) · gain + bias
 //   rms_norm:     x / sqrt(mean(x²) + eps) · (1 + gain)
 //   ada_rms_norm: x / sqrt(mean(x²) + eps) · (1 + scale) + shift
-// x, out (M, W) bf16 or f32; vectors (W) f32. A row is read once from memory and kept in registers (W ≤ 8192) or read
-// again from the cache.
+// x, out (M, W) bf16 or f32; vectors (W) f32. A row is read once and kept in registers (W ≤ 8192): eight neighbouring
+// values a thread where rows are bf16 and aligned, else every 256th.
 #include "backend/gpu/device/prelude.cuh"
 #include "backend/gpu/kernels.h"
 
@@ -13,6 +13,7 @@ namespace {
 enum class Norm { kLayer, kRms, kAdaRms };
 constexpr int kThreads = 256;
 constexpr int kKept = 32;  // values a thread keeps: W ≤ 8192
+constexpr int kMaxOctets = 1024;
 
 template <Norm kNorm, class X, class O>
 TENDON_KERNEL void __launch_bounds__(kThreads)
@@ -61,9 +62,69 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
   }
 }
 
+// One octet a thread.
+template <Norm kNorm>
+TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const float* gain, const float* bias, Bf16* out,
+                                      int64_t out_stride, int cols, float eps) {
+  __shared__ float shared[kMaxOctets / kWarpSize];
+  const int col = static_cast<int>(threadIdx.x) * 8;
+  const bool valid = col < cols;
+  wait_for_producers();
+  float kept[8] = {};
+  float gains[8] = {};
+  float shifts[8] = {};
+  if (valid) {
+    const Vec<Bf16> octet = load_vec(x + blockIdx.x * x_stride + col);
+#pragma unroll
+    for (int i = 0; i < 8; i += 4) {
+      const Vec<float> g = load_vec(gain + col + i);
+      Vec<float> b{};
+      if constexpr (kNorm != Norm::kRms) b = load_vec(bias + col + i);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) {
+        gains[i + j] = kNorm == Norm::kLayer ? g.v[j] : 1.0F + g.v[j];
+        shifts[i + j] = b.v[j];
+      }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; ++i) kept[i] = widen(octet.v[i]);
+  }
+  const auto width = static_cast<float>(cols);
+  float mean = 0;
+  if constexpr (kNorm == Norm::kLayer) {
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) sum += kept[i];
+    mean = block_sum(sum, shared) / width;
+  }
+  float squares = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) squares += valid ? (kept[i] - mean) * (kept[i] - mean) : 0.0F;
+  const float scale = 1.0F / sqrtf(block_sum(squares, shared) / width + eps);
+  if (!valid) return;
+  Vec<Bf16> result;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) result.v[i] = narrow<Bf16>((kept[i] - mean) * scale * gains[i] + shifts[i]);
+  store_vec(out + blockIdx.x * out_stride + col, result);
+}
+
+bool takes_octets(const Tensor& t) {
+  return t.dtype == DType::kBf16 && t.cols() % 8 == 0 && t.cols() <= kMaxOctets * 8 && t.row_stride % 8 == 0 &&
+         reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+}
+bool is_aligned(const Tensor& vector) { return reinterpret_cast<uintptr_t>(vector.data) % 16 == 0; }
+
 template <Norm kNorm>
 void launch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out, float eps, Stream stream) {
   if (x.elements() == 0) return;
+  if (takes_octets(x) && takes_octets(out) && is_aligned(gain) && is_aligned(bias)) {
+    const auto threads = static_cast<unsigned>(ceil_div(x.cols(), 8 * kWarpSize) * kWarpSize);
+    launch<norm_octets_kernel<kNorm>>(
+        {.grid = dim3(static_cast<unsigned>(x.rows())), .block = dim3(threads), .stream = stream, .overlaps = true},
+        x.as<Bf16>(), x.row_stride, gain.as<float>(), bias.as<float>(), out.as<Bf16>(), out.row_stride,
+        static_cast<int>(x.cols()), eps);
+    return;
+  }
   with_float_type(x.dtype, [&]<class X>(X) {
     with_float_type(out.dtype, [&]<class O>(O) {
       launch<norm_kernel<kNorm, X, O>>({.grid = static_cast<unsigned>(x.rows()), .block = kThreads, .stream = stream},

@@ -64,6 +64,12 @@ Product linear_residual_product(const Op& op) {
   const auto& a = std::get<LinearResidual>(op.args);
   return {.x = a.x, .w = a.w, .bias = a.bias, .residual = a.residual, .gate = a.gate, .out = a.out};
 }
+template <class Args>
+bool can_few_rows(const Op& op) {
+  return takes_few_rows(std::get<Args>(op.args));
+}
+bool can_attention_cluster(const Op& op) { return takes_attention_cluster(std::get<Attention>(op.args)); }
+
 bool can_linear_residual(const Op& op) {
   const auto& a = std::get<LinearResidual>(op.args);
   return a.x.cols() > 0 && is_float(a.x) && is_float(a.w) && is_float(a.out) && a.residual.dtype == a.out.dtype;
@@ -232,7 +238,13 @@ GpuOp simple(const char* kernel, bool (*can)(const Op&) = can_float) {
   return {Args::kName, kernel, can, no_workspace, prepare_simple<Args, kLaunch>};
 }
 
+// Of several rows with one name, the first that can.
 const GpuOp kTable[] = {
+    simple<Linear, launch_few_rows_linear>("gpu.few_rows_linear", can_few_rows<Linear>),
+    simple<Attention, launch_attention_cluster>("gpu.attention_cluster", can_attention_cluster),
+    simple<LinearResidual, launch_few_rows_linear_residual>("gpu.few_rows", can_few_rows<LinearResidual>),
+    simple<NormQkvRope, launch_few_rows_norm_qkv_rope>("gpu.few_rows", can_few_rows<NormQkvRope>),
+    simple<NormGateUpGelu, launch_few_rows_norm_gate_up_gelu>("gpu.few_rows", can_few_rows<NormGateUpGelu>),
     simple<Patchify, launch_patchify>("gpu.patchify"),
     {Linear::kName, "gemm", can_linear, product_workspace<linear_product>, prepare_only_product<linear_product>,
      linear_product},
@@ -263,9 +275,9 @@ const GpuOp kTable[] = {
 }  // namespace
 
 const GpuOp* find_gpu_op(const Op& op) {
-  const auto found =
-      std::ranges::find(kTable, op_name(op), [](const GpuOp& row) { return std::string_view(row.name); });
-  return found != std::end(kTable) && found->can(op) ? &*found : nullptr;
+  const auto found = std::ranges::find_if(
+      kTable, [&](const GpuOp& row) { return std::string_view(row.name) == op_name(op) && row.can(op); });
+  return found != std::end(kTable) ? &*found : nullptr;
 }
 
 }  // namespace tendon::gpu

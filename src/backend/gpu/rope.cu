@@ -56,6 +56,56 @@ TENDON_KERNEL void rope_cache_kernel(const T* qkv, int64_t stride, const int32_t
   }
 }
 
+// Eight columns of both halves of one head, or eight columns of v, a thread.
+TENDON_KERNEL void rope_cache_octets_kernel(const Bf16* qkv, int64_t stride, const int32_t* positions,
+                                            const int32_t* cache_rows, const float* table, Bf16* q, int64_t q_stride,
+                                            Bf16* k, Bf16* v, int64_t cache_stride, int q_items, int k_items,
+                                            int v_items, int half) {
+  wait_for_producers();
+  const int64_t row = blockIdx.x;
+  const auto item = static_cast<int>(threadIdx.x);
+  if (item >= q_items + k_items + v_items) return;
+  const Bf16* const from = qkv + row * stride;
+  const int64_t target = cache_rows[row];
+  if (item >= q_items && target < 0) return;
+  if (item >= q_items + k_items) {
+    const int col = (item - q_items - k_items) * 8;
+    store_vec(v + target * cache_stride + col, load_vec(from + (q_items + k_items) * 16 + col));
+    return;
+  }
+  const bool is_q = item < q_items;
+  const int in_part = is_q ? item : item - q_items;
+  const int per_head = half / 8;
+  const int first = in_part % per_head * 8;               // within the half
+  const int col = in_part / per_head * 2 * half + first;  // within q or k
+  const Bf16* const source = from + (is_q ? 0 : q_items * 16) + col;
+  const Vec<Bf16> a = load_vec(source);
+  const Vec<Bf16> b = load_vec(source + half);
+  const float* const angles = table + static_cast<int64_t>(positions[row]) * 2 * half + first;
+  Vec<Bf16> low;
+  Vec<Bf16> high;
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    const Vec<float> c = load_vec(angles + i);
+    const Vec<float> s = load_vec(angles + half + i);
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      const float x = widen(a.v[i + j]);
+      const float y = widen(b.v[i + j]);
+      low.v[i + j] = narrow<Bf16>(x * c.v[j] - y * s.v[j]);
+      high.v[i + j] = narrow<Bf16>(y * c.v[j] + x * s.v[j]);
+    }
+  }
+  Bf16* const to = (is_q ? q + row * q_stride : k + target * cache_stride) + col;
+  store_vec(to, low);
+  store_vec(to + half, high);
+}
+
+bool takes_octets(const Tensor& t) {
+  return !t.defined() || (t.dtype == DType::kBf16 && t.cols() % 8 == 0 && t.row_stride % 8 == 0 &&
+                          reinterpret_cast<uintptr_t>(t.data) % 16 == 0);
+}
+
 }  // namespace
 
 void launch_rope(const Rope& a, Stream stream) {
@@ -71,6 +121,23 @@ void launch_rope(const Rope& a, Stream stream) {
 }
 
 void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream) {
+  const int half = static_cast<int>(a.table.cols() / 2);
+  const auto items = [](const Tensor& w, int64_t columns) {
+    return w.defined() ? static_cast<int>(w.rows() / columns) : 0;
+  };
+  const int threads = items(a.wq, 16) + items(a.wk, 16) + items(a.wv, 8);
+  if (takes_octets(qkv) && takes_octets(a.q) && takes_octets(a.k_cache) && takes_octets(a.v_cache) && half % 8 == 0 &&
+      threads <= 1024 && reinterpret_cast<uintptr_t>(a.table.data) % 16 == 0) {
+    launch<rope_cache_octets_kernel>({.grid = dim3(static_cast<unsigned>(qkv.rows())),
+                                      .block = dim3(static_cast<unsigned>(ceil_div(threads, kWarpSize) * kWarpSize)),
+                                      .stream = stream,
+                                      .overlaps = true},
+                                     qkv.as<Bf16>(), qkv.row_stride, a.positions.as<int32_t>(),
+                                     a.cache_rows.as<int32_t>(), a.table.as<float>(), a.q.as<Bf16>(), a.q.row_stride,
+                                     a.k_cache.as<Bf16>(), a.v_cache.as<Bf16>(), a.k_cache.row_stride, items(a.wq, 16),
+                                     items(a.wk, 16), items(a.wv, 8), half);
+    return;
+  }
   const int q_pairs = a.wq.defined() ? static_cast<int>(a.wq.rows() / 2) : 0;
   with_float_type(qkv.dtype, [&]<class T>(T) {
     launch<rope_cache_kernel<T>>({.grid = static_cast<unsigned>(qkv.rows()), .block = kThreads, .stream = stream},

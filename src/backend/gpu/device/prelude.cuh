@@ -115,6 +115,48 @@ TENDON_DEVICE void store_vec(T* p, const Vec<T>& v) {
   *reinterpret_cast<Vec<T>*>(p) = v;
 }
 
+// Eight bf16 values as they lie in memory.
+struct alignas(16) Octet {
+  uint32_t pair[4];
+};
+TENDON_DEVICE float low_bf16(uint32_t pair) { return __uint_as_float(pair << 16); }
+TENDON_DEVICE float high_bf16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000U); }
+
+// What the kernel in front may just have written is read from the second-level cache, behind wait_for_producers().
+#ifdef TENDON_SIMT
+inline Octet load_fresh(const Bf16* p) { return *reinterpret_cast<const Octet*>(p); }
+inline float load_fresh_value(const Bf16* p) { return widen(*p); }
+inline Vec<float> load_fresh_four(const float* p) { return load_vec(p); }
+inline Vec<float> load_fresh_four(const Bf16* p) { return {{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}}; }
+#else
+TENDON_DEVICE Octet load_fresh(const Bf16* p) {
+  Octet v;
+  asm volatile("ld.global.cg.v4.u32 {%0,%1,%2,%3}, [%4];"
+               : "=r"(v.pair[0]), "=r"(v.pair[1]), "=r"(v.pair[2]), "=r"(v.pair[3])
+               : "l"(p)
+               : "memory");
+  return v;
+}
+TENDON_DEVICE float load_fresh_value(const Bf16* p) {
+  uint16_t bits;
+  asm volatile("ld.global.cg.u16 %0, [%1];" : "=h"(bits) : "l"(p) : "memory");
+  return widen(Bf16{bits});
+}
+TENDON_DEVICE Vec<float> load_fresh_four(const float* p) {
+  Vec<float> v;
+  asm volatile("ld.global.cg.v4.f32 {%0,%1,%2,%3}, [%4];"
+               : "=f"(v.v[0]), "=f"(v.v[1]), "=f"(v.v[2]), "=f"(v.v[3])
+               : "l"(p)
+               : "memory");
+  return v;
+}
+TENDON_DEVICE Vec<float> load_fresh_four(const Bf16* p) {
+  uint32_t pair[2];
+  asm volatile("ld.global.cg.v2.u32 {%0,%1}, [%2];" : "=r"(pair[0]), "=r"(pair[1]) : "l"(p) : "memory");
+  return {{low_bf16(pair[0]), high_bf16(pair[0]), low_bf16(pair[1]), high_bf16(pair[1])}};
+}
+#endif
+
 // --- functions ----------------------------------------------------------------------------------------------------
 
 // To about 2⁻²² + 2⁻²³·|x| relative, and two units in the last place: a third of the instructions of expf and division.
