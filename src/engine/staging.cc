@@ -19,10 +19,9 @@ HostInputs::HostInputs(const ForwardSpec& spec, const Plan& plan)
     : config_(spec.config),
       bucket_(spec.bucket),
       pack_(spec.folds.pack_valid_tokens),
-      state_once_(!spec.config.pi05() && spec.folds.state_token_once),
-      state_row_(spec.state_row_in_suffix()),
+      first_step_differs_(spec.first_step_differs()),
       capacity_(spec.cache_capacity()),
-      suffix_rows_(spec.suffix_rows()) {
+      suffix_rows_(spec.suffix_rows(1)) {
   bind(images_, plan, "images");
   bind(prefix_mask_, plan, "prefix_mask");
   bind(prefix_sources_, plan, "prefix_sources");
@@ -32,8 +31,8 @@ HostInputs::HostInputs(const ForwardSpec& spec, const Plan& plan)
   bind(suffix_len_, plan, "suffix_len");
   bind(suffix_positions_, plan, "suffix_positions");
   bind(suffix_cache_rows_, plan, "suffix_cache_rows");
-  bind(state_positions_, plan, "state_positions");
-  bind(state_cache_rows_, plan, "state_cache_rows");
+  bind(first_positions_, plan, "first_positions");
+  bind(first_cache_rows_, plan, "first_cache_rows");
   bind(state_suffix_rows_, plan, "state_suffix_rows");
   bind(action_suffix_rows_, plan, "action_suffix_rows");
   bind(state_, plan, "state");
@@ -96,19 +95,22 @@ void HostInputs::fill_suffix(int64_t b, int64_t valid) {
     const auto begin = prefix_mask_.begin() + (b * capacity_ + bucket_.prefix_rows);
     std::fill(begin, prefix_mask_.begin() + (b + 1) * capacity_, uint8_t{1});
   }
-  if (state_once_) {
-    state_positions_[at] = position++;
-    state_cache_rows_[at] = cache_row++;
-    ++suffix_len_[at];
+  const auto fill_rows = [&](std::span<int32_t> positions, std::span<int32_t> cache_rows, int64_t rows) {
+    for (int64_t i = 0; i < rows; ++i) {
+      positions[static_cast<size_t>(b * rows + i)] = position + static_cast<int32_t>(i);
+      cache_rows[static_cast<size_t>(b * rows + i)] = cache_row + static_cast<int32_t>(i);
+    }
+  };
+  const int64_t horizon = config_.horizon;
+  if (first_step_differs_) {
+    fill_rows(first_positions_, first_cache_rows_, horizon + 1);
+    ++position, ++cache_row, ++suffix_len_[at];  // later the state counts as a key in front of the suffix
   }
-  for (int64_t i = 0; i < suffix_rows_; ++i) {
-    suffix_positions_[static_cast<size_t>(b * suffix_rows_ + i)] = position++;
-    suffix_cache_rows_[static_cast<size_t>(b * suffix_rows_ + i)] = cache_row++;
-  }
-  if (!state_row_) return;
-  state_suffix_rows_[at] = static_cast<int32_t>(b * suffix_rows_);
-  for (int64_t i = 0; i < config_.horizon; ++i) {
-    action_suffix_rows_[static_cast<size_t>(b * config_.horizon + i)] = static_cast<int32_t>(b * suffix_rows_ + 1 + i);
+  fill_rows(suffix_positions_, suffix_cache_rows_, suffix_rows_);
+  if (config_.pi05()) return;
+  state_suffix_rows_[at] = static_cast<int32_t>(b * (horizon + 1));
+  for (int64_t i = 0; i < horizon; ++i) {
+    action_suffix_rows_[static_cast<size_t>(b * horizon + i)] = static_cast<int32_t>(b * (horizon + 1) + 1 + i);
   }
 }
 

@@ -26,7 +26,7 @@ class HostInputs {
 
   ModelConfig config_;
   Bucket bucket_;
-  bool pack_, state_once_, state_row_;
+  bool pack_, first_step_differs_;
   int64_t capacity_, suffix_rows_;
 
   int64_t images_filled_ = 0;
@@ -35,7 +35,7 @@ class HostInputs {
   std::span<uint8_t> prefix_mask_;
   std::span<int32_t> prefix_sources_, prefix_positions_, prefix_cache_rows_, prefix_len_;
   std::span<int32_t> suffix_len_, suffix_positions_, suffix_cache_rows_;
-  std::span<int32_t> state_positions_, state_cache_rows_, state_suffix_rows_, action_suffix_rows_;
+  std::span<int32_t> first_positions_, first_cache_rows_, state_suffix_rows_, action_suffix_rows_;
   std::span<float> state_, noise_;
 };
 

@@ -29,7 +29,7 @@ inline constexpr std::array<FoldInfo, 5> kFolds{{
     {"last_prefix_layer_kv_only", &Folds::last_prefix_layer_kv_only,
      "of the last prefix layer only keys and values are computed; the prefix's final norm is dropped"},
     {"state_token_once", &Folds::state_token_once,
-     "π0: keys and values of the state token are computed once per call, not in every denoise step"},
+     "π0: keys and values of the state token are computed in the first denoise step only"},
     {"time_tables", &Folds::time_tables,
      "everything that depends on the time alone is tabulated at load: π0 the time half of action_time_mlp_in, π0.5 all "
      "adaRMS modulations"},

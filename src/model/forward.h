@@ -29,9 +29,12 @@ struct ForwardSpec {
   Bucket bucket;
   bool taps = false;  // keep intermediate values under the names below
 
-  // n, rows of the suffix in a denoise step: the state row, when it is part of it, then H action rows.
-  bool state_row_in_suffix() const { return !config.pi05() && !folds.state_token_once; }
-  int64_t suffix_rows() const { return config.horizon + (state_row_in_suffix() ? 1 : 0); }
+  // n, rows of the suffix in a denoise step: π0's state row in the first step (in all, without state_token_once), then
+  // H action rows.
+  bool state_in_step(int64_t step) const { return !config.pi05() && (step == 0 || !folds.state_token_once); }
+  int64_t suffix_rows(int64_t step) const { return config.horizon + (state_in_step(step) ? 1 : 0); }
+  // The first step has rows, positions and cache rows of its own.
+  bool first_step_differs() const { return !config.pi05() && folds.state_token_once; }
   // Keys of the suffix, the state's included: cache rows after the prefix.
   int64_t suffix_keys() const { return config.horizon + (config.pi05() ? 0 : 1); }
   int64_t cache_capacity() const { return bucket.prefix_rows + suffix_keys(); }
@@ -41,13 +44,13 @@ struct ForwardSpec {
 //   images (images, size, size, 3) u8 or f32     prefix_sources, prefix_positions, prefix_cache_rows (B·S) i32
 //   prefix_len (B) i32: keys of the prefix        prefix_mask (B, C) u8, only when pack_valid_tokens is off
 //   suffix_len (B) i32: keys before the suffix    suffix_positions, suffix_cache_rows (B·n) i32
-//   noise (B·H, A) f32                            π0: state (B, A) f32 and
-//     with state_token_once: state_positions, state_cache_rows (B) i32
-//     without: state_suffix_rows (B), action_suffix_rows (B·H) i32
+//   noise (B·H, A) f32                            π0: state (B, A) f32, and where state and action rows stand in a
+//     suffix with both: state_suffix_rows (B), action_suffix_rows (B·H) i32
+//     with state_token_once, for the first step: first_positions, first_cache_rows (B·(H + 1)) i32
 // Output: actions (B·H, A) f32.
 // Kept: k_cache.<layer>, v_cache.<layer> (B, C, kv_width), and with taps: vision.embed,
-//   vision.layer.<i>, image_features, prefix_embeds, prefix.layer.<i>, and for step k suffix_embeds.<k> (B·n, W),
-//   expert.layer.<i>.<k>, expert_out.<k>, v.<k>, x.<k> (x after the step).
+//   vision.layer.<i>, image_features, prefix_embeds, prefix.layer.<i>, and for step k suffix_embeds.<k>,
+//   expert.layer.<i>.<k>, expert_out.<k> (B·n, W; with state_token_once the action rows), v.<k>, x.<k> (x after it).
 void record_policy(Recorder& r, const ForwardSpec& spec);
 
 // Parts of it, one file each.

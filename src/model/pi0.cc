@@ -10,7 +10,7 @@ namespace {
 struct Call {
   Recorder& r;
   const ForwardSpec& spec;
-  GemmaContext prefix, suffix, state;
+  GemmaContext prefix, suffix, first;  // first: the suffix of the first step, where it differs
 
   const ModelConfig& config() const { return spec.config; }
   Tensor temporary(DType dtype, int64_t rows, int64_t cols) const { return r.temporary(dtype, {rows, cols}); }
@@ -24,7 +24,7 @@ void declare_inputs(Call& call) {
   const ForwardSpec& spec = call.spec;
   const int64_t batch = spec.bucket.batch;
   const int64_t prefix_rows = batch * spec.bucket.prefix_rows;
-  const int64_t suffix_rows = batch * spec.suffix_rows();
+  const int64_t suffix_rows = batch * spec.suffix_rows(1);
   const auto index = [&](const char* name, int64_t n) { return r.input(name, DType::kI32, {n}); };
 
   Tensor mask;
@@ -38,23 +38,24 @@ void declare_inputs(Call& call) {
   call.suffix.cache_rows = index("suffix_cache_rows", suffix_rows);
   call.suffix.key_len = index("suffix_len", batch);
   call.suffix.key_mask = mask;
-  call.suffix.extra_keys = static_cast<int32_t>(spec.suffix_rows());
-  call.suffix.leading_block = spec.state_row_in_suffix() ? 1 : 0;
+  call.suffix.extra_keys = static_cast<int32_t>(spec.suffix_rows(1));
+  call.suffix.leading_block = spec.state_in_step(1) ? 1 : 0;
 
-  if (!call.config().pi05() && spec.folds.state_token_once) {
-    call.state.positions = index("state_positions", batch);
-    call.state.cache_rows = index("state_cache_rows", batch);
-    call.state.key_len = call.prefix.key_len;
-    call.state.key_mask = mask;
-    call.state.extra_keys = 1;
+  if (spec.first_step_differs()) {
+    call.first.positions = index("first_positions", batch * spec.suffix_rows(0));
+    call.first.cache_rows = index("first_cache_rows", batch * spec.suffix_rows(0));
+    call.first.key_len = call.prefix.key_len;
+    call.first.key_mask = mask;
+    call.first.extra_keys = static_cast<int32_t>(spec.suffix_rows(0));
+    call.first.leading_block = 1;
   }
   for (int64_t layer = 0; layer < call.config().depth; ++layer) {
     const Shape shape{batch, spec.cache_capacity(), call.config().kv_width()};
     call.prefix.k_cache.push_back(r.kept("k_cache." + std::to_string(layer), spec.activation, shape));
     call.prefix.v_cache.push_back(r.kept("v_cache." + std::to_string(layer), spec.activation, shape));
   }
-  call.suffix.k_cache = call.state.k_cache = call.prefix.k_cache;
-  call.suffix.v_cache = call.state.v_cache = call.prefix.v_cache;
+  call.suffix.k_cache = call.first.k_cache = call.prefix.k_cache;
+  call.suffix.v_cache = call.first.v_cache = call.prefix.v_cache;
 }
 
 // Packs image features and scaled token embeddings, runs the language model, leaves its keys and values in the cache.
@@ -90,18 +91,6 @@ Tensor record_state(const Call& call) {
   const Tensor token = call.temporary(DType::kF32, state.rows(), call.config().expert.width);  // (B, W)
   call.r.add(Linear{.x = state, .w = w.w, .bias = w.bias, .out = token});
   return token;
-}
-
-// The state token's keys and values do not depend on time or actions: one pass per call appends them to the prefix's.
-void record_state_pass(const Call& call, const Tensor& token) {
-  Tensor x = call.temporary(call.spec.activation, token.rows(), token.cols());  // (B, W)
-  call.r.add(Cast{.x = token, .out = x});
-  for (int64_t i = 0; i < call.config().depth; ++i) {
-    const Recorder::Scope scope = call.r.scope(std::to_string(i));
-    const GemmaLayerWeights& layer = call.spec.weights.expert.layers[static_cast<size_t>(i)];
-    const bool kv_only = i + 1 == call.config().depth;
-    x = record_gemma_layer(call.r, call.spec, layer, x, call.state, i, {}, {}, kv_only);
-  }
 }
 
 // The modulation of every expert norm at one step: from the table, or computed from the time embedding.
@@ -168,16 +157,16 @@ Tensor record_action_tokens(const Call& call, const Tensor& x_t, int64_t step) {
   return project(hidden, w.time_mlp_out.w, w.time_mlp_out.bias, Activation::kNone);
 }
 
-// Index buffers that place state and action rows in the suffix, when the state row is part of it.
+// Index buffers that place state and action rows in a suffix that has both.
 struct SuffixRows {
   Tensor state_token, state_rows, action_rows;
 };
 
-Tensor record_suffix(const Call& call, const Tensor& action_tokens, const SuffixRows& layout) {
+Tensor record_suffix(const Call& call, const Tensor& action_tokens, int64_t step, const SuffixRows& layout) {
   const ForwardSpec& spec = call.spec;
-  const int64_t rows = spec.bucket.batch * spec.suffix_rows();
+  const int64_t rows = spec.bucket.batch * spec.suffix_rows(step);
   const Tensor x = call.temporary(spec.activation, rows, action_tokens.cols());  // (B·n, W)
-  if (!spec.state_row_in_suffix()) {
+  if (!spec.state_in_step(step)) {
     call.r.add(Cast{.x = action_tokens, .out = x});
     return x;
   }
@@ -186,6 +175,14 @@ Tensor record_suffix(const Call& call, const Tensor& action_tokens, const Suffix
   call.r.add(ScatterRows{.x = action_tokens, .rows = layout.action_rows, .out = both});
   call.r.add(Cast{.x = both, .out = x});
   return x;
+}
+
+// The action rows of a suffix.
+Tensor action_rows(const Call& call, const Tensor& x, int64_t step, const SuffixRows& layout) {
+  if (!call.spec.state_in_step(step)) return x;
+  const Tensor rows = call.temporary(x.dtype, call.spec.bucket.batch * call.config().horizon, x.cols());
+  call.r.add(GatherRows{.x = x, .rows = layout.action_rows, .out = rows});
+  return rows;
 }
 
 // One evaluation of the expert: x_t (B·H, A) → velocity (B·H, A) f32.
@@ -197,14 +194,21 @@ Tensor record_velocity(const Call& call, const Tensor& x_t, int64_t step, const 
   const std::string at_step = "." + std::to_string(step);
   const StepModulation modulation(call, step);
 
-  Tensor x = record_suffix(call, record_action_tokens(call, x_t, step), layout);  // (B·n, W)
-  call.tap(x, "suffix_embeds" + at_step);
+  // The state's keys and values do not depend on time or actions: the first step leaves them in the cache.
+  const bool first = step == 0 && spec.first_step_differs();
+  const GemmaContext& context = first ? call.first : call.suffix;
+  const auto tap = [&](const Tensor& value, const std::string& name) {
+    if (spec.taps) call.tap(first ? action_rows(call, value, step, layout) : value, name + at_step);
+  };
+
+  Tensor x = record_suffix(call, record_action_tokens(call, x_t, step), step, layout);  // (B·n, W)
+  tap(x, "suffix_embeds");
   for (int64_t i = 0; i < c.depth; ++i) {
     const Recorder::Scope scope = r.scope(std::to_string(i));
     const GemmaLayerWeights& layer = expert.layers[static_cast<size_t>(i)];
-    x = record_gemma_layer(r, spec, layer, x, call.suffix, i, modulation.at(2 * i, layer.input_norm),
+    x = record_gemma_layer(r, spec, layer, x, context, i, modulation.at(2 * i, layer.input_norm),
                            modulation.at(2 * i + 1, layer.post_norm), false);
-    call.tap(x, "expert.layer." + std::to_string(i) + at_step);
+    tap(x, "expert.layer." + std::to_string(i));
   }
   Tensor out = call.temporary(spec.activation, x.rows(), c.expert.width);  // (B·n, W)
   const Modulation final_mod = modulation.at(2 * c.depth, expert.final_norm);
@@ -213,12 +217,8 @@ Tensor record_velocity(const Call& call, const Tensor& x_t, int64_t step, const 
   } else {
     r.add(RmsNorm{.x = x, .gain = expert.final_norm.gain, .out = out, .eps = c.eps});
   }
-  call.tap(out, "expert_out" + at_step);
-  if (spec.state_row_in_suffix()) {
-    const Tensor actions_only = call.temporary(spec.activation, x_t.rows(), c.expert.width);  // (B·H, W)
-    r.add(GatherRows{.x = out, .rows = layout.action_rows, .out = actions_only});
-    out = actions_only;
-  }
+  tap(out, "expert_out");
+  out = action_rows(call, out, step, layout);                                     // (B·H, W)
   const Tensor velocity = call.temporary(DType::kF32, x_t.rows(), c.action_dim);  // (B·H, A)
   r.add(Linear{.x = out, .w = spec.weights.action_out.w, .bias = spec.weights.action_out.bias, .out = velocity});
   call.tap(velocity, "v" + at_step);
@@ -248,12 +248,8 @@ void record_policy(Recorder& r, const ForwardSpec& spec) {
   if (!c.pi05()) {
     const Recorder::Scope state_scope = r.scope("state");
     layout.state_token = record_state(call);
-    if (spec.folds.state_token_once) {
-      record_state_pass(call, layout.state_token);
-    } else {
-      layout.state_rows = r.input("state_suffix_rows", DType::kI32, {spec.bucket.batch});
-      layout.action_rows = r.input("action_suffix_rows", DType::kI32, {spec.bucket.batch * c.horizon});
-    }
+    layout.state_rows = r.input("state_suffix_rows", DType::kI32, {spec.bucket.batch});
+    layout.action_rows = r.input("action_suffix_rows", DType::kI32, {spec.bucket.batch * c.horizon});
   }
   Tensor x = r.input("noise", DType::kF32, {spec.bucket.batch * c.horizon, c.action_dim});  // (B·H, A)
   const auto steps = std::ssize(spec.schedule.times);

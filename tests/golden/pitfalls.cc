@@ -478,7 +478,7 @@ TEST_P(Pitfalls, Pitfall04_PositionsCountValidTokens) {
     expect_far({.inputs =
                     [&](Plan& plan) {
                       shift_ints(plan, "suffix_positions", by);
-                      shift_ints(plan, "state_positions", by);
+                      shift_ints(plan, "first_positions", by);
                     }},
                "suffix not starting after the last valid token");
   }
@@ -567,6 +567,10 @@ TEST_P(Pitfalls, Pitfall06_StateSeesNoActionsAndActionsAreNotCausal) {
       Ints positions = read_ints(plan, "suffix_positions");
       std::ranges::reverse(positions);
       write_ints(plan, "suffix_positions", positions);
+      if (!plan.has("first_positions")) return;
+      Ints first = read_ints(plan, "first_positions");  // the state stays in front
+      std::reverse(first.begin() + 1, first.end());
+      write_ints(plan, "first_positions", first);
     };
     const Floats actions = Call(rig, change).actions();
     Floats back;
