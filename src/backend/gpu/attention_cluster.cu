@@ -197,7 +197,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_cluster_kernel(Args a) 
 #pragma unroll
       for (int n = 0; n < kColumns / 8; ++n) {
         float* const to = &peer.parts[rank][row][n * 8 + lane() % 4 * 2];
-        *reinterpret_cast<float2*>(to) = make_float2(acc[n][2 * half], acc[n][2 * half + 1]);
+        store_pair(to, acc[n][2 * half], acc[n][2 * half + 1]);
       }
       if (lane() % 4 == 0) peer.part_maxima[rank][row] = maximum[half], peer.part_sums[rank][row] = sum[half];
     }
@@ -248,9 +248,9 @@ bool takes_attention_cluster(const Attention& a) {
     return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
   };
   const int64_t rows = a.q.shape[1] * (a.heads / a.kv_heads);
-  return a.extra_keys > 0 && a.key_len.defined() && !a.key_mask.defined() && a.q.cols() == a.heads * kWidth &&
-         a.k.shape[1] <= kCluster * kKeys && rows <= 1024 && a.q.elements() > 0 && aligned(a.q) && aligned(a.k) &&
-         aligned(a.v) && aligned(a.out) && a.k.row_stride == a.v.row_stride;
+  return has_clusters() && a.extra_keys > 0 && a.key_len.defined() && !a.key_mask.defined() &&
+         a.q.cols() == a.heads * kWidth && a.k.shape[1] <= kCluster * kKeys && rows <= 1024 && a.q.elements() > 0 &&
+         aligned(a.q) && aligned(a.k) && aligned(a.v) && aligned(a.out) && a.k.row_stride == a.v.row_stride;
 }
 
 void launch_attention_cluster(const Attention& a, Stream stream) {

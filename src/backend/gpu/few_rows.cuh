@@ -79,9 +79,9 @@ TENDON_KERNEL void __launch_bounds__(FewRowsShape<Job>::kThreads) few_rows_kerne
   const int in_group = thread / kWarpSize;                     // wave
   Octet* const w = reinterpret_cast<Octet*>(memory) + thread;  // (kTiles, kBlocks, kGroupThreads)
   float* const sums = reinterpret_cast<float*>(memory + Shape::kWeightBytes) + group * Shape::kSums;
-  __shared__ float squares[kNormed ? Job::kGroups * Job::kWaves * 16 : 1];
-  __shared__ __align__(16) float gains[kNormed ? Shape::kDepth : 1];
-  __shared__ __align__(16) float shifts[kShifted ? Shape::kDepth : 1];
+  TENDON_SHARED(float, squares, (kNormed ? Job::kGroups * Job::kWaves * 16 : 1));
+  TENDON_SHARED(float, gains, (kNormed ? Shape::kDepth : 1));
+  TENDON_SHARED(float, shifts, (kShifted ? Shape::kDepth : 1));
 
   const FewRowsInput in = job.input;
   const int quad = lane() / 4;                                       // row of a fragment

@@ -42,7 +42,7 @@ TENDON_DEVICE float sum_eight(float (&v)[8]) {
 
 template <class X, class O>
 TENDON_KERNEL void __launch_bounds__(kThreads) few_rows_linear_kernel(Args a) {
-  __shared__ float sums[kMaxRows][kWaves][kColumns];
+  TENDON_SHARED(float, sums, kMaxRows* kWaves* kColumns);
   const int first_col = static_cast<int>(blockIdx.x) * kColumns;
   const int first_row = static_cast<int>(blockIdx.y) * a.rows_per_block;
   const int end_row = first_row + a.rows_per_block < a.rows ? first_row + a.rows_per_block : a.rows;
@@ -71,7 +71,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) few_rows_linear_kernel(Args a) {
         part[i] = x.v[0] * w[i].v[0] + x.v[1] * w[i].v[1] + x.v[2] * w[i].v[2] + x.v[3] * w[i].v[3];
       }
       const float total = sum_eight(part);
-      float& sum = sums[row - first_row][wave()][lane() / 4];
+      float& sum = sums[((row - first_row) * kWaves + wave()) * kColumns + lane() / 4];
       if (lane() % 4 == 0) sum = round == 0 ? total : sum + total;
     }
   }
@@ -82,7 +82,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) few_rows_linear_kernel(Args a) {
     if (col >= a.cols) continue;
     float value = 0;
 #pragma unroll
-    for (int s = 0; s < kWaves; ++s) value += sums[row][s][i % kColumns];
+    for (int s = 0; s < kWaves; ++s) value += sums[(row * kWaves + s) * kColumns + i % kColumns];
     if (a.bias != nullptr) value += a.bias[col];
     if (a.activation == Activation::kSilu) value = silu(value);
     if (a.activation == Activation::kGeluTanh) value = gelu_tanh(value);

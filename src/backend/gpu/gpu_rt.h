@@ -43,9 +43,11 @@ struct LaunchShape {
   unsigned cluster = 1;
 };
 
-// Launches kKernel(args...). Raises the kernel's shared memory limit when it needs more than ever before. Throws
-// Error(kDevice).
+// launch(): launches kKernel(args...). Raises the kernel's shared memory limit when it needs more than ever before.
+// Throws Error(kDevice).
 #ifdef TENDON_SIMT
+inline bool has_clusters() { return true; }
+
 template <auto kKernel, class... Args>
 void launch(const LaunchShape& shape, const Args&... args) {
   sim::submit(shape.stream, simt::Kernel{{.grid = shape.grid,
@@ -59,6 +61,17 @@ void launch(const LaunchShape& shape, const Args&... args) {
 // Throws Error(kDevice) naming the call.
 void require(cudaError_t status, const char* what);
 
+// Whether the current card runs clusters of blocks and overlapping kernels (since Hopper).
+inline bool has_clusters() {
+  static const bool has = [] {
+    int device = 0;
+    int major = 0;
+    return cudaGetDevice(&device) == cudaSuccess &&
+           cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device) == cudaSuccess && major >= 9;
+  }();
+  return has;
+}
+
 template <auto kKernel, class... Args>
 void launch(const LaunchShape& shape, const Args&... args) {
   static std::atomic<size_t> limit{0};  // static shared memory counts towards the 48 KB that need no leave
@@ -70,7 +83,7 @@ void launch(const LaunchShape& shape, const Args&... args) {
   }
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
-  if (shape.overlaps) {
+  if (shape.overlaps && has_clusters()) {
     attributes[count].id = cudaLaunchAttributeProgrammaticStreamSerialization;
     attributes[count++].val.programmaticStreamSerializationAllowed = 1;
   }

@@ -66,7 +66,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
 template <Norm kNorm>
 TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const float* gain, const float* bias, Bf16* out,
                                       int64_t out_stride, int cols, float eps) {
-  __shared__ float shared[kMaxOctets / kWarpSize];
+  TENDON_SHARED(float, shared, kMaxOctets / kWarpSize);
   const int col = static_cast<int>(threadIdx.x) * 8;
   const bool valid = col < cols;
   wait_for_producers();

@@ -34,6 +34,16 @@ TENDON_DEVICE T* peer_shared(T* p, int rank) {
 TENDON_DEVICE void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 TENDON_DEVICE void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
 
+#else  // never launched there: has_clusters()
+
+TENDON_DEVICE int cluster_rank() { return 0; }
+template <class T>
+TENDON_DEVICE T* peer_shared(T* p, int) {
+  return p;
+}
+TENDON_DEVICE void cluster_arrive() {}
+TENDON_DEVICE void cluster_wait() {}
+
 #endif
 
 }  // namespace tendon::gpu

@@ -115,6 +115,13 @@ TENDON_DEVICE void store_vec(T* p, const Vec<T>& v) {
   *reinterpret_cast<Vec<T>*>(p) = v;
 }
 
+TENDON_DEVICE void store_pair(float* p, float a, float b) {
+  struct alignas(8) Pair {
+    float v[2];
+  };
+  *reinterpret_cast<Pair*>(p) = {{a, b}};
+}
+
 // Eight bf16 values as they lie in memory.
 struct alignas(16) Octet {
   uint32_t pair[4];
