@@ -94,13 +94,13 @@ bench() {
   step "bench_$name" 90 "$tendon" bench --backend cuda --iters "$calls" --json "$out/bench/$name.json" "$@"
 }
 if wanted bench; then
-  bench pi0 1000 --checkpoint synthetic:pi0
+  bench pi0 1000 --checkpoint synthetic:pi0 --horizon 10
   bench pi0_h50 200 --checkpoint synthetic:pi0 --horizon 50
   if ((!quick)); then
-    bench pi0_v2 200 --checkpoint synthetic:pi0 --views 2
-    bench pi0_v1 200 --checkpoint synthetic:pi0 --views 1
-    bench pi0_b4 50 --checkpoint synthetic:pi0 --batch 4
-    bench pi0_b16 20 --checkpoint synthetic:pi0 --batch 16
+    bench pi0_v2 200 --checkpoint synthetic:pi0 --horizon 10 --views 2
+    bench pi0_v1 200 --checkpoint synthetic:pi0 --horizon 10 --views 1
+    bench pi0_b4 50 --checkpoint synthetic:pi0 --horizon 10 --batch 4
+    bench pi0_b16 20 --checkpoint synthetic:pi0 --horizon 10 --batch 16
     bench pi05_h50 100 --checkpoint synthetic:pi05 --prompt-tokens 200 --horizon 50
   fi
   bench pi05_h10 200 --checkpoint synthetic:pi05 --prompt-tokens 200 --horizon 10

@@ -58,14 +58,14 @@ std::vector<float> on_cpu(const std::string& directory, DType precision, int64_t
   return infer(engine, Request(model.config, number));
 }
 
+// In bf16 both round differently: the card may be no further from f32 than 1.5 times the CPU's distance.
 TEST(Card, GivesTheNumbersOfTheCpu) {
   for (const char* directory : {"tiny_pi0", "tiny_pi05"}) {
-    for (const DType precision : {DType::kF32, DType::kBf16}) {
-      CardEngine card(directory, precision, {});
-      EXPECT_LE(max_abs_difference(card.run(1), on_cpu(directory, precision, 1)),
-                precision == DType::kF32 ? 3e-5 : 0.05)
-          << directory << " " << dtype_name(precision);
-    }
+    const std::vector<float> exact = on_cpu(directory, DType::kF32, 1);
+    EXPECT_LE(max_abs_difference(CardEngine(directory, DType::kF32, {}).run(1), exact), 3e-5) << directory;
+    EXPECT_LE(max_abs_difference(CardEngine(directory, DType::kBf16, {}).run(1), exact),
+              1.5 * max_abs_difference(on_cpu(directory, DType::kBf16, 1), exact))
+        << directory;
   }
 }
 

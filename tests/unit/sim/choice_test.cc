@@ -48,8 +48,14 @@ TEST(Choice, TakesTheRowThenItsNeighbourThenTheLibrary) {
 
 TEST(Choice, LeavesTheLibraryWhatItCanDoExactly) {
   const auto b = sim::make_sim_backend({}, {});
-  EXPECT_THAT(b->kernel_name(linear(8, DType::kBf16, Activation::kSilu)), StartsWith("gemm (own:"));
-  EXPECT_THAT(b->kernel_name(linear(8, DType::kF32, Activation::kSilu)), StartsWith("gemm (sim_library"));
+  EXPECT_THAT(b->kernel_name(linear(80, DType::kBf16, Activation::kSilu)), StartsWith("gemm (own:"));
+  EXPECT_THAT(b->kernel_name(linear(80, DType::kF32, Activation::kSilu)), StartsWith("gemm (sim_library"));
+}
+
+TEST(Choice, FewRowsWithF32WeightsHaveAKernelOfTheirOwn) {
+  const auto b = sim::make_sim_backend({}, {});
+  EXPECT_EQ(b->kernel_name(linear(64, DType::kF32)), "gpu.few_rows_linear");
+  EXPECT_THAT(b->kernel_name(linear(65, DType::kF32)), StartsWith("gemm (sim_library"));
 }
 
 TEST(Choice, PortableMeansNoLibraryAndNoTable) {
