@@ -505,6 +505,7 @@ void add_attention(List& list) {
       {"packed", 2, 17, 17, 3, 3, 16, {}, 0, 0, false, false, true},
       {"ragged_blocks", 1, 131, 67, 8, 2, 16, {60}, 7, 3},
       {"no_queries", 1, 0, 8, 2, 1, 16, {4}},
+      {"few_of_many", 1, 5, 300, 8, 1, 16, {20}, 3},  // a card splits 300 keys; most parts get none
   };
   for (const AttentionShape& s : shapes) {
     for (const DType dtype : {kF32, kBf16}) list.add(attention_case(s, dtype));

@@ -233,7 +233,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
     denominator[h] += shuffle_xor(denominator[h], 1);
     denominator[h] += shuffle_xor(denominator[h], 2);
   }
-  if (rounds == 0) {  // the copies of the queries are still under way
+  if (rounds <= 0) {  // nothing to do for this split: the copies of the queries are still under way
     copy_wait<0>();
     block_sync();
   }
