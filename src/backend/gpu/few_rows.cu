@@ -169,12 +169,6 @@ FewRowsInput input_of(const Tensor& x, const NormParams& norm) {
           .eps = norm.eps};
 }
 
-// Not written by an operation of the plan: may be read before the kernels in front have ended.
-bool is_constant(const Tensor& t) { return t.value < 0; }
-bool is_constant(const NormParams& norm) {
-  return is_constant(norm.gain) && is_constant(norm.scale) && is_constant(norm.shift);
-}
-
 bool few(const Tensor& x) {
   return x.rows() > 0 && x.rows() <= kFewRowsMax && x.cols() % 8 == 0 && few_rows_aligned(x);
 }
@@ -194,7 +188,7 @@ void with_job(bool adaptive, bool wide, const Run& run) {
 bool takes_few_rows(const NormQkvRope& a) {
   const int64_t width = a.table.cols();
   const auto fits = [&](const Tensor& w) {
-    return !w.defined() || (few_rows_aligned(w) && w.contiguous() && w.rows() % 16 == 0);
+    return !w.defined() || (is_constant(w) && few_rows_aligned(w) && w.contiguous() && w.rows() % 16 == 0);
   };
   return few(a.x) && is_constant(a.norm) && a.x.cols() <= kNormDepth && width % 16 == 0 && fits(a.wq) && fits(a.wk) &&
          fits(a.wv) && (!a.q.defined() || a.q.dtype == DType::kBf16) && a.k_cache.dtype == DType::kBf16 &&
@@ -220,9 +214,9 @@ void launch_few_rows_norm_qkv_rope(const NormQkvRope& a, Stream stream) {
 }
 
 bool takes_few_rows(const NormGateUpGelu& a) {
-  return few(a.x) && is_constant(a.norm) && a.x.cols() <= kNormDepth && a.w_gate.rows() % 16 == 0 &&
-         few_rows_aligned(a.w_gate) && few_rows_aligned(a.w_up) && a.w_gate.contiguous() && a.w_up.contiguous() &&
-         a.out.dtype == DType::kBf16;
+  return few(a.x) && is_constant(a.norm) && is_constant(a.w_gate) && is_constant(a.w_up) && a.x.cols() <= kNormDepth &&
+         a.w_gate.rows() % 16 == 0 && few_rows_aligned(a.w_gate) && few_rows_aligned(a.w_up) && a.w_gate.contiguous() &&
+         a.w_up.contiguous() && a.out.dtype == DType::kBf16;
 }
 
 void launch_few_rows_norm_gate_up_gelu(const NormGateUpGelu& a, Stream stream) {
@@ -236,8 +230,9 @@ void launch_few_rows_norm_gate_up_gelu(const NormGateUpGelu& a, Stream stream) {
 }
 
 bool takes_few_rows(const LinearResidual& a) {
-  return few(a.x) && (a.x.rows() <= 16 || a.gate.defined()) && is_constant(a.gate) && a.w.rows() % 8 == 0 &&
-         few_rows_aligned(a.w) && a.residual.dtype == DType::kBf16 && a.out.dtype == DType::kBf16;
+  return few(a.x) && (a.x.rows() <= 16 || a.gate.defined()) && is_constant(a.gate) && is_constant(a.bias) &&
+         is_constant(a.w) && a.w.rows() % 8 == 0 && few_rows_aligned(a.w) && a.residual.dtype == DType::kBf16 &&
+         a.out.dtype == DType::kBf16;
 }
 
 void launch_few_rows_linear_residual(const LinearResidual& a, Stream stream) {

@@ -4,6 +4,7 @@
 // the kernel waits for the one in front of it. f32 sums in fixed order: repeats give the same bytes. Bytes moved: w
 // once.
 #include "backend/gpu/device/prelude.cuh"
+#include "backend/gpu/few_rows.cuh"
 #include "backend/gpu/kernels.h"
 
 namespace tendon::gpu {
@@ -13,7 +14,6 @@ constexpr int kColumns = 8;
 constexpr int kWaves = 8;
 constexpr int kThreads = kWaves * kWarpSize;
 constexpr int kDepth = kThreads * 4;  // of one round
-constexpr int kMaxRows = 64;
 
 struct Args {
   const void* x;
@@ -42,7 +42,7 @@ TENDON_DEVICE float sum_eight(float (&v)[8]) {
 
 template <class X, class O>
 TENDON_KERNEL void __launch_bounds__(kThreads) few_rows_linear_kernel(Args a) {
-  TENDON_SHARED(float, sums, kMaxRows* kWaves* kColumns);
+  TENDON_SHARED(float, sums, kFewRowsMax* kWaves* kColumns);
   const int first_col = static_cast<int>(blockIdx.x) * kColumns;
   const int first_row = static_cast<int>(blockIdx.y) * a.rows_per_block;
   const int end_row = first_row + a.rows_per_block < a.rows ? first_row + a.rows_per_block : a.rows;
@@ -98,8 +98,9 @@ bool takes_few_rows(const Linear& a) {
     return t.row_stride % 4 == 0 && reinterpret_cast<uintptr_t>(t.data) % bytes == 0;
   };
   const auto is_float = [](const Tensor& t) { return t.dtype == DType::kF32 || t.dtype == DType::kBf16; };
-  return a.x.rows() > 0 && a.x.rows() <= kMaxRows && a.w.dtype == DType::kF32 && a.x.cols() > 0 && a.w.rows() > 0 &&
-         a.x.cols() % 4 == 0 && is_float(a.x) && is_float(a.out) && aligned(a.x) && aligned(a.w);
+  return a.x.rows() > 0 && a.x.rows() <= kFewRowsMax && a.w.dtype == DType::kF32 && is_constant(a.w) &&
+         is_constant(a.bias) && a.x.cols() > 0 && a.w.rows() > 0 && a.x.cols() % 4 == 0 && is_float(a.x) &&
+         is_float(a.out) && aligned(a.x) && aligned(a.w);
 }
 
 void launch_few_rows_linear(const Linear& a, Stream stream) {
