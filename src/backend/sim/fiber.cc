@@ -50,7 +50,12 @@ Stacks::Stacks(size_t count) : count_(count) {
   if (memory == MAP_FAILED) throw std::bad_alloc();
   memory_ = static_cast<std::byte*>(memory);
 }
-Stacks::~Stacks() { munmap(memory_, count_ * kBytes); }
+Stacks::~Stacks() {
+#ifdef __SANITIZE_ADDRESS__
+  __asan_unpoison_memory_region(memory_, count_ * kBytes);  // the next mapping at this address starts clean
+#endif
+  munmap(memory_, count_ * kBytes);
+}
 
 bool Stacks::intact(size_t index) const {
   uint64_t canary;

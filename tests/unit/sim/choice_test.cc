@@ -15,10 +15,14 @@ namespace {
 using testing::HasSubstr;
 using testing::StartsWith;
 
-// A linear of these sizes on planned buffers.
+// A linear of these sizes: weights, and planned buffers.
 Op linear(int64_t rows, DType dtype = DType::kBf16, Activation activation = Activation::kNone) {
-  Linear a{.x = Tensor(dtype, {rows, 64}), .w = Tensor(dtype, {32, 64}), .bias = {}, .out = Tensor(dtype, {rows, 32})};
-  a.x.value = 0, a.w.value = 1, a.out.value = 2;
+  alignas(256) static float weights[32 * 64];
+  Linear a{.x = Tensor(dtype, {rows, 64}),
+           .w = Tensor(dtype, {32, 64}, weights),
+           .bias = {},
+           .out = Tensor(dtype, {rows, 32})};
+  a.x.value = 0, a.out.value = 1;
   a.activation = activation;
   return {a, "test"};
 }
@@ -56,6 +60,9 @@ TEST(Choice, FewRowsWithF32WeightsHaveAKernelOfTheirOwn) {
   const auto b = sim::make_sim_backend({}, {});
   EXPECT_EQ(b->kernel_name(linear(64, DType::kF32)), "gpu.few_rows_linear");
   EXPECT_THAT(b->kernel_name(linear(65, DType::kF32)), StartsWith("gemm (sim_library"));
+  Op planned = linear(64, DType::kF32);  // weights that an operation writes must not be read early
+  std::get<Linear>(planned.args).w.value = 2;
+  EXPECT_THAT(b->kernel_name(planned), StartsWith("gemm (sim_library"));
 }
 
 TEST(Choice, PortableMeansNoLibraryAndNoTable) {
