@@ -97,16 +97,6 @@ class Capture : public testing::Test {
   void launch_on(Runtime& runtime) {
     launch<add_one_kernel>({.grid = 1, .block = 4, .stream = runtime.stream()}, values.data());
   }
-  template <class F>
-  static std::string refusal(F&& f) {
-    try {
-      f();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kDevice);
-      return error.what();
-    }
-    return "";
-  }
   // The stream is usable: what is launched runs.
   void expect_usable(Runtime& runtime) {
     const float before = values[0];

@@ -18,6 +18,18 @@ namespace tendon::test {
 
 using gpu::Runtime;
 
+// "" or the message of the Error(kDevice) that f throws.
+template <class F>
+std::string refusal(F&& f) {
+  try {
+    f();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDevice);
+    return error.what();
+  }
+  return "";
+}
+
 class Simt : public testing::TestWithParam<simt::Order> {
  protected:
   Simt() : runtime_(sim::make_sim_runtime({.order = GetParam(), .seed = 7})) {}
@@ -25,17 +37,6 @@ class Simt : public testing::TestWithParam<simt::Order> {
   gpu::Stream stream() const { return runtime_->stream(); }
   void wait() { runtime_->synchronize(); }
 
-  // "" or the message of the Error(kDevice) that f throws.
-  template <class F>
-  static std::string refusal(F&& f) {
-    try {
-      f();
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kDevice);
-      return error.what();
-    }
-    return "";
-  }
   // Of launching a kernel and waiting for it.
   template <auto kKernel, class... Args>
   std::string failure(gpu::LaunchShape shape, const Args&... args) {

@@ -10,8 +10,6 @@ namespace {
 
 using namespace tendon::gpu;
 
-class ProductTiles : public Simt {};
-
 constexpr int64_t kRows = 37;
 constexpr int64_t kCols = 75;
 constexpr int64_t kDepth = 424;
@@ -45,6 +43,23 @@ struct Operands {
   }
 };
 
+class ProductTiles : public Simt {
+ protected:
+  // Runs the product with every tile, whole and in two parts, into an output of NaN; then check(name of the cut).
+  template <class F>
+  void with_every_cut(const Product& p, Operands& o, const F& check) {
+    for (int tile = 0; tile < static_cast<int>(tiles().size()); ++tile) {
+      for (const int splits : {1, 2}) {
+        if (!cut_fits(p, {tile, splits}, kWorkspaceBytes)) continue;
+        o.out.assign(o.out.size(), Bf16{0x7fc0});
+        launch_product(p, {tile, splits}, o.parts.data(), stream());
+        wait();
+        check(tiles()[static_cast<size_t>(tile)].name() + "/" + std::to_string(splits));
+      }
+    }
+  }
+};
+
 TEST_P(ProductTiles, EveryTileAddsABiasAndAResidual) {
   Operands o;
   Product p = o.product();
@@ -57,18 +72,11 @@ TEST_P(ProductTiles, EveryTileAddsABiasAndAResidual) {
       expected.push_back(to_bf16(linear + to_float(o.residual[static_cast<size_t>(row * kCols + col)])).bits);
     }
   }
-  for (int tile = 0; tile < static_cast<int>(tiles().size()); ++tile) {
-    for (const int splits : {1, 2}) {
-      if (!cut_fits(p, {tile, splits}, kWorkspaceBytes)) continue;
-      o.out.assign(o.out.size(), Bf16{0x7fc0});
-      launch_product(p, {tile, splits}, o.parts.data(), stream());
-      wait();
-      for (size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_EQ(o.out[i].bits, expected[i])
-            << tiles()[static_cast<size_t>(tile)].name() << "/" << splits << " at " << i;
-      }
+  with_every_cut(p, o, [&](const std::string& cut) {
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_EQ(o.out[i].bits, expected[i]) << cut << " at " << i;
     }
-  }
+  });
 }
 
 TEST_P(ProductTiles, EveryTileMultipliesGateAndUp) {
@@ -83,18 +91,11 @@ TEST_P(ProductTiles, EveryTileMultipliesGateAndUp) {
       expected.push_back(round_to_bf16(static_cast<float>(gelu)) * round_to_bf16(Operands::dot(o.x, o.up, row, col)));
     }
   }
-  for (int tile = 0; tile < static_cast<int>(tiles().size()); ++tile) {
-    for (const int splits : {1, 2}) {
-      if (!cut_fits(p, {tile, splits}, kWorkspaceBytes)) continue;
-      o.out.assign(o.out.size(), Bf16{0x7fc0});
-      launch_product(p, {tile, splits}, o.parts.data(), stream());
-      wait();
-      for (size_t i = 0; i < expected.size(); ++i) {
-        ASSERT_NEAR(to_float(o.out[i]), expected[i], 0.02F * std::fabs(expected[i]) + 1e-30F)
-            << tiles()[static_cast<size_t>(tile)].name() << "/" << splits << " at " << i;
-      }
+  with_every_cut(p, o, [&](const std::string& cut) {
+    for (size_t i = 0; i < expected.size(); ++i) {
+      ASSERT_NEAR(to_float(o.out[i]), expected[i], 0.02F * std::fabs(expected[i]) + 1e-30F) << cut << " at " << i;
     }
-  }
+  });
 }
 
 TEST(ProductCuts, AreRefusedWhereTheyDoNotFit) {
