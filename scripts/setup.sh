@@ -30,6 +30,8 @@ libsentencepiece-dev 0.1.97-3+b1          library
 sentencepiece        0.1.97-3+b1          library
 libturbojpeg0-dev    1:2.1.5-2            library
 libspng-dev          0.7.3-3              library
+libboost-dev         1.74.0.3             library
+libmsgpack-cxx-dev   4.1.3-1              library
 '
 dev_packages='
 git                  1:2.39.5-0+deb12u3   tool
