@@ -22,5 +22,6 @@ Command add_run(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_tune(CLI::App& app);
+Command add_report(CLI::App& app);
 
 }  // namespace tendon::cli

@@ -32,6 +32,7 @@ libturbojpeg0-dev    1:2.1.5-2            library
 libspng-dev          0.7.3-3              library
 libboost-dev         1.74.0.3             library
 libmsgpack-cxx-dev   4.1.3-1              library
+zlib1g-dev           1:1.2.13.dfsg-1      library
 '
 dev_packages='
 git                  1:2.39.5-0+deb12u3   tool
@@ -49,6 +50,7 @@ libspdlog1.10        1:1.10.0+ds-0.4      library
 libsentencepiece0    0.1.97-3+b1          library
 libturbojpeg0        1:2.1.5-2            library
 libspng0             0.7.3-3              library
+zlib1g               1:1.2.13.dfsg-1      library
 '
 
 packages=$build_packages
