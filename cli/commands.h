@@ -23,5 +23,6 @@ Command add_bench(CLI::App& app);
 Command add_check(CLI::App& app);
 Command add_tune(CLI::App& app);
 Command add_report(CLI::App& app);
+Command add_trace(CLI::App& app);
 
 }  // namespace tendon::cli

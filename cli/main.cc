@@ -54,9 +54,10 @@ int main(int argc, char** argv) {
       {"measure latency", add_bench},
       {"compare with a reference, stage by stage", add_check},
       {"measure which kernel runs each matrix product fastest on this card", add_tune},
+      {"one call as a trace for Perfetto and tendon report", add_trace},
       {"where the time goes in a trace: of tendon, PyTorch's profiler or rocprof", add_report},
   };
-  const char* const names[] = {"info", "synth", "run", "bench", "check", "tune", "report"};
+  const char* const names[] = {"info", "synth", "run", "bench", "check", "tune", "trace", "report"};
   std::vector<std::pair<CLI::App*, Command>> commands;
   for (size_t i = 0; i < adders.size(); ++i) {
     CLI::App* const sub = app.add_subcommand(names[i], adders[i].first);

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -9,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "backend/device_tracer.h"
 #include "base/check.h"
 #include "base/status.h"
 #include "ops/ops.h"
@@ -40,11 +42,14 @@ struct DeviceSensors {
   std::string missing = {};             // why nothing, or not all, can be read
   std::optional<double> energy_j = {};  // drawn since an arbitrary moment
   std::optional<double> core_mhz = {}, memory_mhz = {};
+  std::optional<double> power_w = {}, temperature_c = {};
+  std::optional<std::string> slowed_by = {};  // what keeps the clocks down: "power cap, heat"; empty: nothing
 };
 
 // Time of each operation of one run, in the order of the executable's operations.
 struct OpTimes {
-  std::vector<double> start_us, duration_us;  // since the start of the run
+  std::vector<double> start_us, duration_us;      // since the start of the run
+  std::function<void(size_t op)> before_op = {};  // on a device: called before each operation is launched
 };
 
 // A copy between the device and pinned host memory; no bytes, no copy.
@@ -105,6 +110,9 @@ class Backend {
   virtual void release_host(void* memory) noexcept;
   // True when kernels can read host memory, so that mapped weights need no copy.
   virtual bool uses_host_memory() const = 0;
+
+  // For `tendon trace`.
+  virtual TracerOrReason make_tracer() { return {.reason = "this backend has no tracer of kernels"}; }
 
   // For `tendon tune`: null where no kernels are chosen from a table (backend/gemm/tuner.h).
   virtual gemm::TuneTarget* tune_target() { return nullptr; }

@@ -244,6 +244,11 @@ Status Engine::check(const Sample& sample, size_t index) const noexcept {
 
 Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, OpTimes* times) noexcept {
   try {
+    const auto mark = [this](const char* phase) {
+      if (phases_ != nullptr) phases_->marks.push_back({phase, Clock::now()});
+    };
+    if (phases_ != nullptr) phases_->marks.clear();
+    mark("check inputs");
     const int64_t values = std::ssize(samples) * config_.horizon * config_.action_dim;
     if (samples.empty() || std::ssize(actions) != values) {
       return Status::error(StatusCode::kBadInput, "%zu samples give %ld action values, room for %zu was given",
@@ -260,15 +265,21 @@ Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, 
                            static_cast<long>(bucket.batch), static_cast<long>(bucket.images),
                            static_cast<long>(bucket.prefix_rows));
     }
+    mark("find plan");
     Slot& slot = slot_for(bucket);
+    mark("fill inputs");
     slot.inputs.fill(samples);
+    mark("run");
     if (Status status = slot.plan->run(times); !status.is_ok()) return status;
+    mark("read actions");
     std::ranges::copy(slot.actions, actions.begin());
+    mark("check actions");
     if (const int64_t at = first_non_finite(actions); at >= 0) {
       return Status::error(StatusCode::kNonFinite,
                            "non-finite action at index %ld: the weights or inputs hold values that overflow",
                            static_cast<long>(at));
     }
+    mark("end");
     return Status::ok();
   } catch (const Error& error) {
     const StatusCode code = error.kind() == ErrorKind::kDevice ? StatusCode::kDevice : StatusCode::kInternal;

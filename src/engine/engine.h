@@ -1,6 +1,7 @@
 // Runs π0 or π0.5: samples in, action chunks out.
 #pragma once
 
+#include <chrono>
 #include <list>
 #include <memory>
 #include <optional>
@@ -61,6 +62,15 @@ struct StageTime {
   double us = 0;
 };
 
+// When the host began each part of a call, for traces; the last mark is the end.
+struct HostPhases {
+  struct Mark {
+    const char* phase;
+    std::chrono::steady_clock::time_point at;
+  };
+  std::vector<Mark> marks;
+};
+
 class Engine {
  public:
   // `host` must stay valid as long as the engine lives. Throws Error as loading and planning do.
@@ -74,6 +84,9 @@ class Engine {
   // with a line in the log when others were prepared; all other calls allocate nothing. Not to be called from two
   // threads at once.
   Status infer(std::span<const Sample> samples, std::span<float> actions, OpTimes* times = nullptr) noexcept;
+
+  // From now on every call leaves its marks there; null: no longer.
+  void mark_phases(HostPhases* phases) { phases_ = phases; }
 
   // Makes the plan of the bucket that these samples need; throws what planning throws.
   Plan& prepare(std::span<const Sample> samples);
@@ -112,6 +125,7 @@ class Engine {
   StartTimes start_times_;
   int64_t rope_positions_ = 0;
   LogSink log_;
+  HostPhases* phases_ = nullptr;
   std::vector<DeviceBlock> workspaces_;  // of all plans together
   std::list<Slot> slots_;                // most recently used first
 };

@@ -213,7 +213,7 @@ bool stages_as_written(const Trace& trace, const Work& work, Stages& stages) {
   if (told == 0) return false;
   stages.calls = 1;
   stages.steps = steps;
-  stages.evidence.emplace_back("the trace says the stage of every operation");
+  stages.evidence.emplace_back("what the trace says of every operation");
   return true;
 }
 

@@ -185,7 +185,7 @@ class Summarizer {
 
   void api_rows() {
     s_.api = rows_of(Kind::kApi);
-    if (s_.api.empty()) return;
+    if (s_.api.empty() || work_.kind != WorkKind::kKernels) return;
     int64_t launches = 0;
     int64_t graphs = 0;
     for (const Row& row : s_.api) {
@@ -198,13 +198,13 @@ class Summarizer {
     }
     s_.launches = launches;
     s_.graph_launches = graphs;
-    cut(s_.api);
   }
 
   void copy_rows() {
     s_.copies = rows_of(Kind::kCopy);
     const std::vector<Row> fills = rows_of(Kind::kFill);
     s_.copies.insert(s_.copies.end(), fills.begin(), fills.end());
+    cut(s_.api);
   }
 
   std::vector<Row> rows_of(Kind kind) const {

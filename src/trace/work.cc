@@ -57,8 +57,10 @@ bool contains_kind(const Trace& trace, Kind kind) {
 
 OpClass class_of(const Trace& trace, const Piece& piece) {
   const Event& event = trace.events[piece.event];
-  if (event.op != 0) return classify_operation(trace.strings[event.op]);
   const OpClass by_kernel = classify(trace.name(event));
+  if (event.op != 0 && (event.kind == Kind::kOperator || by_kernel == OpClass::kOther)) {
+    return classify_operation(trace.strings[event.op]);
+  }
   if (by_kernel != OpClass::kOther || piece.op < 0) return by_kernel;
   return classify(trace.name(trace.events[static_cast<size_t>(piece.op)]));  // "elementwise_kernel" of aten::gelu
 }

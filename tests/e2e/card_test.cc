@@ -177,6 +177,17 @@ TEST(Command, RunsOnTheSimulatedCard) {
   EXPECT_THAT(result.text, HasSubstr("simulated card"));
 }
 
+TEST(Command, TracesOperationsByEventsWhereThereIsNoTracer) {
+  const TempDir temp;
+  const std::string out = (temp.path() / "call.json").string();
+  const Result result =
+      command("trace --backend sim --checkpoint synthetic:pi0-tiny --steps 1 --untraced 1 --out " + out);
+  ASSERT_EQ(result.code, 0) << result.text;
+  EXPECT_THAT(result.text, HasSubstr("Operations were launched one by one"));
+  EXPECT_THAT(read_text(out), AllOf(HasSubstr("slower than the graph"), HasSubstr("no tracer of kernels")));
+  EXPECT_THAT(command("report --by stage " + out).text, HasSubstr("| denoise |"));
+}
+
 TEST(Command, DeviceTroubleHasExitCodeFour) {
   const std::vector<std::pair<std::string, std::string>> cases = {
       {"sim:no-driver", "no usable simulated driver"},

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "backend/cuda/card_limits.h"
+#include "backend/cuda/cupti.h"
 #include "backend/cuda/nvml.h"
 #include "base/check.h"
 
@@ -174,6 +175,7 @@ class CudaRuntime final : public gpu::Runtime {
     require(cudaEventElapsedTime(&ms, cuda_event(from), cuda_event(to)), "reading an event");
     return static_cast<double>(ms) * 1e3;
   }
+  TracerOrReason make_tracer() override { return make_cupti_tracer(); }
 
  private:
   // False when memory is short.

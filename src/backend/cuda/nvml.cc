@@ -2,11 +2,27 @@
 
 #include <dlfcn.h>
 
+#include <utility>
+
 namespace tendon {
 namespace {
 
 constexpr unsigned kSmClock = 1;      // NVML_CLOCK_SM
 constexpr unsigned kMemoryClock = 2;  // NVML_CLOCK_MEM
+
+// Why the clocks are lower than they could be: NVML's bits, without those of an idle card and of chosen clocks.
+std::string slowing_reasons(unsigned long long bits) {
+  constexpr std::pair<unsigned long long, const char*> kReasons[] = {{0x04, "power cap"},
+                                                                     {0x08, "hardware slowdown"},
+                                                                     {0x20, "heat"},
+                                                                     {0x40, "heat (hardware)"},
+                                                                     {0x80, "external power brake"}};
+  std::string text;
+  for (const auto& [bit, reason] : kReasons) {
+    if ((bits & bit) != 0) text += (text.empty() ? "" : ", ") + std::string(reason);
+  }
+  return text;
+}
 
 }  // namespace
 
@@ -29,6 +45,9 @@ Nvml::Nvml(const std::string& pci_bus_id) {
     init_ = nullptr;
     return;
   }
+  power_mw_ = reinterpret_cast<decltype(power_mw_)>(dlsym(library_, "nvmlDeviceGetPowerUsage"));
+  temperature_ = reinterpret_cast<decltype(temperature_)>(dlsym(library_, "nvmlDeviceGetTemperature"));
+  slowed_by_ = reinterpret_cast<decltype(slowed_by_)>(dlsym(library_, "nvmlDeviceGetCurrentClocksThrottleReasons"));
   if (const int status = init_(); status != 0) {
     missing_ = std::string("NVML does not start: ") + error_(status);
     init_ = nullptr;
@@ -59,6 +78,12 @@ DeviceSensors Nvml::read() const {
   unsigned mhz = 0;
   if (clock_mhz_(card_, kSmClock, &mhz) == 0) sensors.core_mhz = mhz;
   if (clock_mhz_(card_, kMemoryClock, &mhz) == 0) sensors.memory_mhz = mhz;
+  unsigned mw = 0;
+  if (power_mw_ != nullptr && power_mw_(card_, &mw) == 0) sensors.power_w = static_cast<double>(mw) * 1e-3;
+  unsigned celsius = 0;
+  if (temperature_ != nullptr && temperature_(card_, 0, &celsius) == 0) sensors.temperature_c = celsius;
+  unsigned long long reasons = 0;
+  if (slowed_by_ != nullptr && slowed_by_(card_, &reasons) == 0) sensors.slowed_by = slowing_reasons(reasons);
   return sensors;
 }
 

@@ -33,6 +33,10 @@ class Nvml {
   int (*driver_)(char* text, unsigned bytes) = nullptr;
   int (*energy_mj_)(void* card, unsigned long long* energy) = nullptr;
   int (*clock_mhz_)(void* card, unsigned kind, unsigned* mhz) = nullptr;
+  // These may be absent.
+  int (*power_mw_)(void* card, unsigned* mw) = nullptr;
+  int (*temperature_)(void* card, unsigned sensor, unsigned* celsius) = nullptr;
+  int (*slowed_by_)(void* card, unsigned long long* reasons) = nullptr;
   const char* (*error_)(int status) = nullptr;
 };
 

@@ -193,6 +193,7 @@ class GpuExecutable final : public Executable {
     copy_inputs();
     runtime_.record(*events_[0]);
     for (size_t i = 0; i < launches_.size(); ++i) {
+      if (times.before_op) times.before_op(i);
       launches_[i](runtime_.stream());
       runtime_.record(*events_[i + 1]);
     }
@@ -235,6 +236,7 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
   std::string_view name() const override { return parts_.name; }
   DeviceInfo info() const override { return parts_.runtime->info(); }
   DeviceSensors sensors() const override { return parts_.runtime->sensors(); }
+  TracerOrReason make_tracer() override { return parts_.runtime->make_tracer(); }
 
   bool supports(const Op& op) const override { return find_gpu_op(op) != nullptr; }
   std::string kernel_name(const Op& op) const override {

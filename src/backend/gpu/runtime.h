@@ -73,6 +73,8 @@ class Runtime {
   virtual void record(Event& event) = 0;
   virtual double elapsed_us(const Event& from, const Event& to) = 0;
 
+  virtual TracerOrReason make_tracer() { return {.reason = "this card has no tracer of kernels"}; }
+
   const Counters& counters() const { return counters_; }
 
  protected:
