@@ -24,5 +24,6 @@ Command add_check(CLI::App& app);
 Command add_tune(CLI::App& app);
 Command add_report(CLI::App& app);
 Command add_trace(CLI::App& app);
+Command add_doctor(CLI::App& app);
 
 }  // namespace tendon::cli

@@ -56,8 +56,9 @@ int main(int argc, char** argv) {
       {"measure which kernel runs each matrix product fastest on this card", add_tune},
       {"one call as a trace for Perfetto and tendon report", add_trace},
       {"where the time goes in a trace: of tendon, PyTorch's profiler or rocprof", add_report},
+      {"what of this machine costs latency, and the remedies", add_doctor},
   };
-  const char* const names[] = {"info", "synth", "run", "bench", "check", "tune", "trace", "report"};
+  const char* const names[] = {"info", "synth", "run", "bench", "check", "tune", "trace", "report", "doctor"};
   std::vector<std::pair<CLI::App*, Command>> commands;
   for (size_t i = 0; i < adders.size(); ++i) {
     CLI::App* const sub = app.add_subcommand(names[i], adders[i].first);

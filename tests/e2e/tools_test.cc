@@ -1,4 +1,4 @@
-// The commands that measure and explain, as a user meets them: report.
+// The commands that measure and explain, as a user meets them: report, doctor.
 #include "command.h"
 
 namespace tendon::test {
@@ -48,6 +48,41 @@ TEST(Report, RefusesWhatItCannotRead) {
   expect_refused({"report", kTorchTrace, kTorchTrace}, 2, {"2 trace files", "--diff"});
   expect_refused({"report", kTorchTrace, "--diff"}, 2, {"--diff"});
   expect_refused({"report", kTorchTrace, "--format", "xml"}, 2, {"--format"});
+}
+
+TEST(Doctor, ExitsWithOneWhenSomethingIsWrongAndChangesNothing) {
+  const TempDir temp;
+  const std::string root = temp.path() / "root";
+  std::filesystem::create_directories(root + "/sys/kernel/mm/transparent_hugepage");
+  const std::string setting = root + "/sys/kernel/mm/transparent_hugepage/enabled";
+  write_text(setting, "always [madvise] never\n");
+  EXPECT_EQ(tendon({"doctor", "--root", root}).code, 0);
+
+  write_text(setting, "always madvise [never]\n");
+  const Result text = tendon({"doctor", "--root", root});
+  EXPECT_EQ(text.code, 1);
+  for (const char* part : {"wrong   transparent huge pages: never", "why: ", "do:  ", "1 wrong"}) {
+    EXPECT_THAT(text.out, HasSubstr(part));
+  }
+  EXPECT_EQ(read_text(setting), "always madvise [never]\n");
+  const json parsed = json::parse(tendon({"doctor", "--root", root, "--json"}).out);
+  EXPECT_EQ(parsed["schema"], 1);
+  EXPECT_EQ(parsed["wrong"], 1);
+  for (const json& finding : parsed["findings"]) {
+    if (finding["severity"] == "wrong") {
+      EXPECT_NE(finding["remedy"], "");
+    }
+  }
+}
+
+TEST(Doctor, TakesCardsFromAFile) {
+  const TempDir temp;
+  const std::string cards = temp.path() / "cards.json";
+  write_text(cards, R"({"cards": [{"name": "X", "processes": 2}]})");
+  const Result result = tendon({"doctor", "--root", temp.path().string(), "--cards", cards});
+  EXPECT_EQ(result.code, 1);
+  EXPECT_THAT(result.out, HasSubstr("GPU 0 X: other processes: 2 compute on it"));
+  expect_refused({"doctor", "--cards", "/nonexistent.json"}, 3, {"/nonexistent.json"});
 }
 
 }  // namespace

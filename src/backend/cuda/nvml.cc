@@ -2,27 +2,13 @@
 
 #include <dlfcn.h>
 
-#include <utility>
+#include "backend/cuda/slowing_reasons.h"
 
 namespace tendon {
 namespace {
 
 constexpr unsigned kSmClock = 1;      // NVML_CLOCK_SM
 constexpr unsigned kMemoryClock = 2;  // NVML_CLOCK_MEM
-
-// Why the clocks are lower than they could be: NVML's bits, without those of an idle card and of chosen clocks.
-std::string slowing_reasons(unsigned long long bits) {
-  constexpr std::pair<unsigned long long, const char*> kReasons[] = {{0x04, "power cap"},
-                                                                     {0x08, "hardware slowdown"},
-                                                                     {0x20, "heat"},
-                                                                     {0x40, "heat (hardware)"},
-                                                                     {0x80, "external power brake"}};
-  std::string text;
-  for (const auto& [bit, reason] : kReasons) {
-    if ((bits & bit) != 0) text += (text.empty() ? "" : ", ") + std::string(reason);
-  }
-  return text;
-}
 
 }  // namespace
 
