@@ -25,5 +25,7 @@ Command add_tune(CLI::App& app);
 Command add_report(CLI::App& app);
 Command add_trace(CLI::App& app);
 Command add_doctor(CLI::App& app);
+Command add_serve(CLI::App& app);
+Command add_load(CLI::App& app);
 
 }  // namespace tendon::cli

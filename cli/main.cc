@@ -47,22 +47,27 @@ int main(int argc, char** argv) {
       "Exit codes: 0 ok, 1 a check failed, 2 bad use, 3 bad input (file, checkpoint), 4 device."};
   app.require_subcommand(0, 1);  // none is reported below: a mistyped one is then named by the parser
   app.set_version_flag("--version", TENDON_VERSION);
-  const std::vector<std::pair<const char*, Command (*)(CLI::App&)>> adders = {
-      {"card, build, model, op → kernel table, folds, memory", add_info},
-      {"write a synthetic checkpoint", add_synth},
-      {"one observation in, one action chunk out", add_run},
-      {"measure latency", add_bench},
-      {"compare with a reference, stage by stage", add_check},
-      {"measure which kernel runs each matrix product fastest on this card", add_tune},
-      {"one call as a trace for Perfetto and tendon report", add_trace},
-      {"where the time goes in a trace: of tendon, PyTorch's profiler or rocprof", add_report},
-      {"what of this machine costs latency, and the remedies", add_doctor},
+  struct Entry {
+    const char *name, *help;
+    Command (*add)(CLI::App&);
   };
-  const char* const names[] = {"info", "synth", "run", "bench", "check", "tune", "trace", "report", "doctor"};
+  constexpr Entry kEntries[] = {
+      {"info", "card, build, model, op → kernel table, folds, memory", add_info},
+      {"synth", "write a synthetic checkpoint", add_synth},
+      {"run", "one observation in, one action chunk out", add_run},
+      {"bench", "measure latency", add_bench},
+      {"check", "compare with a reference, stage by stage", add_check},
+      {"serve", "serve a policy to openpi's clients", add_serve},
+      {"load", "put load on a policy server and check its replies", add_load},
+      {"tune", "measure which kernel runs each matrix product fastest on this card", add_tune},
+      {"trace", "one call as a trace for Perfetto and tendon report", add_trace},
+      {"report", "where the time goes in a trace: of tendon, PyTorch's profiler or rocprof", add_report},
+      {"doctor", "what of this machine costs latency, and the remedies", add_doctor},
+  };
   std::vector<std::pair<CLI::App*, Command>> commands;
-  for (size_t i = 0; i < adders.size(); ++i) {
-    CLI::App* const sub = app.add_subcommand(names[i], adders[i].first);
-    commands.emplace_back(sub, adders[i].second(*sub));
+  for (const Entry& entry : kEntries) {
+    CLI::App* const sub = app.add_subcommand(entry.name, entry.help);
+    commands.emplace_back(sub, entry.add(*sub));
   }
   try {
     app.parse(argc, argv);

@@ -4,12 +4,12 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
-#include "checkpoint/stats_files.h"
 #include "commands.h"
 #include "engine/noise.h"
 #include "policy/npy.h"
 #include "policy/policy.h"
 #include "policy/state_file.h"
+#include "policy_options.h"
 #include "session.h"
 
 namespace tendon::cli {
@@ -17,26 +17,11 @@ namespace {
 
 struct RunOptions {
   ModelOptions model;
-  std::string preset, state, prompt, tokens, tokenizer, noise, out, norm_stats, asset_id;
+  PolicyArguments policy;
+  std::string state, prompt, noise, out;
   std::vector<std::string> images;
-  uint64_t seed = 0;
-  bool strict_prompt = false, json = false;
+  bool json = false;
 };
-
-std::optional<NormStats> find_stats(const RunOptions& options, const LoadedModel& model, const Preset& preset,
-                                    const LogSink& log) {
-  StatsOptions stats;
-  if (!options.norm_stats.empty()) stats.file = options.norm_stats;
-  if (!options.asset_id.empty()) stats.asset_id = options.asset_id;
-  stats.preset_asset_id = std::string(preset.asset_id);
-  if (model.checkpoint != nullptr) return load_norm_stats(*model.checkpoint, model.config.variant, stats, log);
-  if (stats.file) {
-    const NormMode mode = model.config.pi05() ? NormMode::kQuantile : NormMode::kMeanStd;
-    return load_openpi_norm_stats({}, mode, stats, log);
-  }
-  log_warning(log, "synthetic weights have no statistics: state and actions are in the network's normalised units");
-  return {};
-}
 
 Observation read_observation(const RunOptions& options, const Preset& preset, const ModelConfig& config) {
   Observation observation;
@@ -55,8 +40,8 @@ Observation read_observation(const RunOptions& options, const Preset& preset, co
     throw_bad_use("--state is missing: a file or a comma-separated list of {} numbers ({}).", preset.robot->state_width,
                   preset.robot->state_meaning);
   }
-  if (!options.tokens.empty()) {
-    observation.tokens = parse_tokens(options.tokens, static_cast<int>(config.vocab));
+  if (!options.policy.tokens.empty()) {
+    observation.tokens = parse_tokens(options.policy.tokens, static_cast<int>(config.vocab));
   } else {
     observation.prompt = options.prompt.empty() ? std::string(preset.default_prompt) : options.prompt;
     if (observation.prompt.empty())
@@ -75,25 +60,25 @@ void print_table(const ActionChunk& chunk) {
 }
 
 int run_run(const RunOptions& options) {
-  const Preset& preset = find_preset(options.preset);
+  const Preset& preset = find_preset(options.policy.preset);
   if (!options.out.empty() && !options.out.ends_with(".npy") && !options.out.ends_with(".json")) {
     throw_bad_use("--out {}: the name must end in .npy or .json.", options.out);
   }
-  if (options.tokens.empty() && options.tokenizer.empty())
+  if (options.policy.tokens.empty() && options.policy.tokenizer.empty())
     throw_bad_use("Give --tokenizer FILE with a text prompt, or --tokens IDS.");
   const LogSink log = stderr_log();
   Session session = open_session(options.model, {.preset = &preset, .taps = false});
   const ModelConfig& config = session.model.config;
 
   std::optional<Tokenizer> tokenizer;
-  if (!options.tokenizer.empty()) tokenizer.emplace(options.tokenizer);
-  const std::optional<NormStats> stats = find_stats(options, session.model, preset, log);
+  if (!options.policy.tokenizer.empty()) tokenizer.emplace(options.policy.tokenizer);
+  const std::optional<NormStats> stats = find_stats(options.policy, session.model, preset, log);
   Policy policy(*session.engine, preset, stats, tokenizer ? &*tokenizer : nullptr,
-                {.adapter = {}, .strict_prompt = options.strict_prompt});
+                {.adapter = {}, .strict_prompt = options.policy.strict_prompt});
   const Observation observation = read_observation(options, preset, config);
   std::vector<float> noise(static_cast<size_t>(config.horizon * config.action_dim));
   if (options.noise.empty()) {
-    fill_noise(options.seed, 0, noise);
+    fill_noise(options.policy.seed, 0, noise);
   } else {
     noise = read_noise(options.noise, static_cast<int>(config.horizon), static_cast<int>(config.action_dim));
   }
@@ -142,9 +127,8 @@ int run_run(const RunOptions& options) {
              chunk.model_us * 1e-3);
   fmt::print("{:<12} {:>10.2f}\n\n", "postprocess", chunk.postprocess_us * 1e-3);
   fmt::print("memory: peak {:.2f} GB of this process\n", static_cast<double>(memory.peak) * 1e-9);
-  fmt::print(
-      "served: this build has no server yet; a process that keeps the model loaded answers {:.3g} calls a second\n",
-      1e6 / chunk.model_us);
+  fmt::print("served: a process that keeps the model loaded (tendon serve) answers {:.3g} calls a second\n",
+             1e6 / chunk.model_us);
   return kExitOk;
 }
 
@@ -153,21 +137,12 @@ int run_run(const RunOptions& options) {
 Command add_run(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   options->model.add_to(app);
-  app.add_option("--preset", options->preset, "robot configuration, e.g. pi0_aloha, pi05_droid, pi05_libero")
-      ->required();
+  options->policy.add_to(app);
   app.add_option("--image", options->images, "CAMERA=FILE (JPEG or PNG), e.g. base=front.jpg; once per camera")
       ->required();
   app.add_option("--state", options->state, "file (JSON, CSV) or comma-separated numbers, the robot's units");
   app.add_option("--prompt", options->prompt, "task text (needs --tokenizer)");
-  app.add_option("--tokens", options->tokens, "token ids instead of a prompt: file or comma-separated, BOS (2) first");
-  app.add_option("--tokenizer", options->tokenizer, "paligemma_tokenizer.model");
-  app.add_flag("--strict-prompt", options->strict_prompt, "refuse a prompt over the budget instead of cutting it");
   app.add_option("--noise", options->noise, "starting noise (H, action_dim) as .npy");
-  app.add_option("--seed", options->seed, "seed of the starting noise")
-      ->check(CLI::NonNegativeNumber)
-      ->capture_default_str();
-  app.add_option("--norm-stats", options->norm_stats, "norm_stats.json to use instead of the checkpoint's");
-  app.add_option("--asset-id", options->asset_id, "which of the checkpoint's statistics");
   app.add_option("--out", options->out, "also write the actions to a .json or .npy file");
   app.add_flag("--json", options->json, "machine-readable output");
   return [options] { return run_run(*options); };

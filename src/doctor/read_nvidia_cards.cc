@@ -106,7 +106,8 @@ void read_nvidia_cards(Machine& machine) {
   machine.nvidia_missing = nvml.open();
   if (!machine.nvidia_missing.empty()) return;
   char driver[96] = {};
-  if (machine.nvidia_driver.empty() && nvml.call<int(char*, unsigned)>("nvmlSystemGetDriverVersion", driver, 96U) == 0) {
+  if (machine.nvidia_driver.empty() &&
+      nvml.call<int(char*, unsigned)>("nvmlSystemGetDriverVersion", driver, 96U) == 0) {
     machine.nvidia_driver = driver;  // containers hide /proc/driver
   }
   unsigned count = 0;

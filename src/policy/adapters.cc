@@ -100,7 +100,7 @@ std::vector<double> robot_state_in(const Preset& preset, std::span<const double>
     }
   }
   std::vector<double> result(state.begin(), state.end());
-  if (robot.family == RobotFamily::kAloha && options.adapt_to_pi) aloha_state_in(result);
+  if (robot.aloha_units && options.adapt_to_pi) aloha_state_in(result);
   return result;
 }
 
@@ -110,7 +110,7 @@ std::vector<double> robot_actions_out(const Preset& preset, std::span<const doub
   std::vector<double> absolute(actions.begin(), actions.end());
   add_state(absolute, width, model_state, delta_mask(preset));
   std::vector<double> result = slice_columns(absolute, width, robot.action_width);
-  if (robot.family == RobotFamily::kAloha && options.adapt_to_pi) {
+  if (robot.aloha_units && options.adapt_to_pi) {
     for (size_t begin = 0; begin < result.size(); begin += kAlohaWidth) {
       aloha_action_out(std::span(result).subspan(begin, kAlohaWidth));
     }

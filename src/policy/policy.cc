@@ -66,52 +66,83 @@ PromptTokens Policy::tokens_of(const Observation& observation, std::span<const d
   return tokens;
 }
 
-ActionChunk Policy::infer(const Observation& observation, std::span<const float> noise, OpTimes* times) {
+Sample PreparedObservation::sample(std::span<const float> noise) const {
+  Sample sample;
+  for (size_t i = 0; i < images.size(); ++i) sample.cameras.push_back({images[i].rgb.data(), DType::kU8, active[i]});
+  sample.tokens = tokens;
+  sample.state = state;
+  sample.noise = noise;
+  return sample;
+}
+
+PreparedObservation Policy::prepare(Observation observation) const {
   const double start = now_us();
   const ModelConfig& config = engine_.config();
-  std::array<bool, kCameraSlots> given{};
-  for (size_t i = 0; i < kCameraSlots; ++i) given[i] = observation.cameras[i].has_value();
-  check_cameras(preset_, given);
+  PreparedObservation prepared;
+  for (size_t i = 0; i < kCameraSlots; ++i) prepared.active[i] = observation.cameras[i].has_value();
+  check_cameras(preset_, prepared.active);
 
-  const std::vector<double> model_state = robot_state_in(preset_, observation.state, options_.adapter);
-  const std::vector<double> normalized = stats_ ? normalize_state(*stats_, model_state) : model_state;
-  const PromptTokens tokens = tokens_of(observation, normalized);
-  std::vector<float> padded(static_cast<size_t>(config.action_dim), 0.0F);
-  std::ranges::transform(normalized, padded.begin(), [](double value) { return static_cast<float>(value); });
+  prepared.model_state = robot_state_in(preset_, observation.state, options_.adapter);
+  const std::vector<double> normalized = stats_ ? normalize_state(*stats_, prepared.model_state) : prepared.model_state;
+  PromptTokens tokens = tokens_of(observation, normalized);
+  prepared.tokens = std::move(tokens.ids);
+  prepared.truncated_from = tokens.truncated_from;
+  prepared.state.assign(static_cast<size_t>(config.action_dim), 0.0F);
+  std::ranges::transform(normalized, prepared.state.begin(), [](double value) { return static_cast<float>(value); });
 
   const auto side = static_cast<int>(config.vision.image_size);
-  std::array<Image, kCameraSlots> resized;
-  Sample sample;
   for (size_t i = 0; i < kCameraSlots; ++i) {
-    if (given[i]) resized[i] = resize_with_pad(*observation.cameras[i], side, side);
-    sample.cameras.push_back({resized[i].rgb.data(), DType::kU8, given[i]});
+    if (!prepared.active[i]) continue;
+    Image& given = *observation.cameras[i];
+    const bool fits = given.height == side && given.width == side;
+    prepared.images[i] = fits ? std::move(given) : resize_with_pad(given, side, side);
   }
-  sample.tokens = tokens.ids;
-  sample.state = padded;
-  sample.noise = noise;
+  const std::vector<float> no_noise(static_cast<size_t>(config.horizon * config.action_dim));
+  if (const Status status = engine_.check(prepared.sample(no_noise), 0); !status.is_ok()) throw_status(status);
+  prepared.preprocess_us = now_us() - start;
+  return prepared;
+}
 
-  ActionChunk chunk;
-  std::vector<float> raw(static_cast<size_t>(config.horizon * config.action_dim));
-  const double prepared = now_us();
-  const Status status = engine_.infer({&sample, 1}, raw, times);
-  if (!status.is_ok()) throw_status(status);
-  const double finished = now_us();
+std::vector<double> Policy::robot_actions(std::span<const float> raw, std::span<const double> model_state) const {
+  const auto width = static_cast<int>(engine_.config().action_dim);
+  const std::vector<double> actions(raw.begin(), raw.end());
+  if (!stats_) return slice_columns(actions, width, preset_.robot->action_width);
+  return robot_actions_out(preset_, unnormalize_actions(*stats_, actions, width), width, model_state, options_.adapter);
+}
 
-  std::vector<double> actions(raw.begin(), raw.end());
-  if (stats_) {
-    actions = unnormalize_actions(*stats_, actions, config.action_dim);
-    chunk.actions =
-        robot_actions_out(preset_, actions, static_cast<int>(config.action_dim), model_state, options_.adapter);
-  } else {
-    chunk.actions = slice_columns(actions, static_cast<int>(config.action_dim), preset_.robot->action_width);
+std::vector<ActionChunk> Policy::infer(std::span<const PreparedObservation* const> batch, std::span<const float> noise,
+                                       OpTimes* times) {
+  const ModelConfig& config = engine_.config();
+  const auto values = static_cast<size_t>(config.horizon * config.action_dim);
+  std::vector<Sample> samples;
+  // A wrong length is refused by the engine, with both numbers.
+  for (size_t i = 0; i < batch.size(); ++i) {
+    samples.push_back(batch[i]->sample(batch.size() == 1 ? noise : noise.subspan(i * values, values)));
   }
-  chunk.horizon = config.horizon;
-  chunk.width = preset_.robot->action_width;
-  chunk.truncated_from = tokens.truncated_from;
-  chunk.preprocess_us = prepared - start;
-  chunk.model_us = finished - prepared;
-  chunk.postprocess_us = now_us() - finished;
-  return chunk;
+  std::vector<float> raw(batch.size() * values);
+  const double start = now_us();
+  if (const Status status = engine_.infer(samples, raw, times); !status.is_ok()) throw_status(status);
+  const double model_us = now_us() - start;
+
+  std::vector<ActionChunk> chunks;
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const double finished = now_us();
+    ActionChunk& chunk = chunks.emplace_back();
+    chunk.actions = robot_actions(std::span(raw).subspan(i * values, values), batch[i]->model_state);
+    chunk.horizon = config.horizon;
+    chunk.width = preset_.robot->action_width;
+    chunk.truncated_from = batch[i]->truncated_from;
+    chunk.preprocess_us = batch[i]->preprocess_us;
+    chunk.model_us = model_us;
+    chunk.postprocess_us = now_us() - finished;
+  }
+  return chunks;
+}
+
+ActionChunk Policy::infer(const Observation& observation, std::span<const float> noise, OpTimes* times) {
+  const PreparedObservation prepared = prepare(observation);
+  const PreparedObservation* const batch[] = {&prepared};
+  return std::move(infer(batch, noise, times).front());
 }
 
 }  // namespace tendon

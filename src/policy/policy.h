@@ -1,6 +1,7 @@
 // From a robot's observation to its actions, in openpi's words: adapt, normalise, tokenise, run, unnormalise, adapt.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -27,6 +28,20 @@ struct PolicyOptions {
   bool strict_prompt = false;  // refuse a prompt that is longer than the budget instead of cutting it
 };
 
+// An observation as the network takes it.
+struct PreparedObservation {
+  std::array<Image, kCameraSlots> images;   // of the model's size; empty where masked
+  std::array<bool, kCameraSlots> active{};  // false: masked
+  std::vector<int32_t> tokens;
+  std::vector<float> state;         // normalised, zero-padded to action_dim
+  std::vector<double> model_state;  // unnormalised, what relative actions are added to
+  int truncated_from = 0;           // tokens of a prompt that was cut; 0 if none was
+  double preprocess_us = 0;
+
+  int64_t views() const { return std::ranges::count(active, true); }
+  Sample sample(std::span<const float> noise) const;
+};
+
 struct ActionChunk {
   int64_t horizon = 0, width = 0;
   std::vector<double> actions;  // (horizon, width), the robot's units; normalised units without statistics
@@ -46,7 +61,18 @@ class Policy {
   // `noise` (H, action_dim) f32. Throws Error(kBadInput) naming the key at fault, Error(kDevice) for device trouble.
   ActionChunk infer(const Observation& observation, std::span<const float> noise, OpTimes* times = nullptr);
 
+  // The two parts of infer. prepare can run on several threads at once, also while infer runs; it checks all that infer
+  // would refuse but the noise. infer takes a batch, noise (B, H, action_dim) f32, and gives a chunk for each.
+  PreparedObservation prepare(Observation observation) const;
+  std::vector<ActionChunk> infer(std::span<const PreparedObservation* const> batch, std::span<const float> noise,
+                                 OpTimes* times = nullptr);
+
+  const Preset& preset() const { return preset_; }
+  const Engine& engine() const { return engine_; }
+  bool has_stats() const { return stats_.has_value(); }
+
  private:
+  std::vector<double> robot_actions(std::span<const float> raw, std::span<const double> model_state) const;
   PromptTokens tokens_of(const Observation& observation, std::span<const double> normalized_state) const;
 
   Engine& engine_;

@@ -15,18 +15,20 @@ constexpr auto kRequired = CameraUse::kRequired;
 constexpr auto kOptional = CameraUse::kOptional;
 constexpr auto kUnused = CameraUse::kUnused;
 
-constexpr Robot kAloha = {RobotFamily::kAloha,
-                          "aloha",
+constexpr Robot kAloha = {"aloha",
                           14,
                           14,
                           {{{"base_0_rgb", "base", "images/cam_high", kRequired},
                             {"left_wrist_0_rgb", "left", "images/cam_left_wrist", kOptional},
                             {"right_wrist_0_rgb", "right", "images/cam_right_wrist", kOptional}}},
                           {"state", ""},
-                          "left joints 6 in radians, left gripper, right joints 6 in radians, right gripper"};
+                          "left joints 6 in radians, left gripper, right joints 6 in radians, right gripper",
+                          ImageLayout::kChwOnly,
+                          true,
+                          "images",
+                          "cam_low"};
 
-constexpr Robot kDroid = {RobotFamily::kDroid,
-                          "droid",
+constexpr Robot kDroid = {"droid",
                           8,
                           8,
                           {{{"base_0_rgb", "base", "observation/exterior_image_1_left", kRequired},
@@ -35,8 +37,7 @@ constexpr Robot kDroid = {RobotFamily::kDroid,
                           {"observation/joint_position", "observation/gripper_position"},
                           "joints 7 in radians, gripper"};
 
-constexpr Robot kLibero = {RobotFamily::kLibero,
-                           "libero",
+constexpr Robot kLibero = {"libero",
                            8,
                            7,
                            {{{"base_0_rgb", "base", "observation/image", kRequired},
@@ -45,8 +46,7 @@ constexpr Robot kLibero = {RobotFamily::kLibero,
                            {"observation/state", ""},
                            "end effector position 3, axis-angle 3, gripper 2"};
 
-constexpr Robot kUr5 = {RobotFamily::kUr5,
-                        "ur5",
+constexpr Robot kUr5 = {"ur5",
                         7,
                         7,
                         {{{"base_0_rgb", "base", "base_rgb", kRequired},

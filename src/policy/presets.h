@@ -11,7 +11,11 @@ namespace tendon {
 inline constexpr int kCameraSlots = 3;  // model order: base, left wrist, right wrist
 inline constexpr int kModelActionDim = 32;
 
-enum class RobotFamily { kAloha, kDroid, kLibero, kUr5 };
+// How pictures that clients send lie in memory.
+enum class ImageLayout {
+  kChwOnly,  // (3, height, width)
+  kHwcOrChw  // (height, width, 3); (3, height, width) if the first dimension is 3
+};
 
 enum class PromptForm {
   kPi0,   // BOS, prompt, newline
@@ -33,13 +37,16 @@ struct CameraSlot {
 
 // What openpi's environment transforms fix for one kind of robot.
 struct Robot {
-  RobotFamily family;
   std::string_view name;                         // "aloha"
   int state_width = 0;                           // numbers in an observation's state
   int action_width = 0;                          // numbers in a row of the reply
   std::array<CameraSlot, kCameraSlots> cameras;  // model order
   std::array<std::string_view, 2> state_keys;    // observation keys that make up the state, in order; "" if one
   std::string_view state_meaning;                // for messages and help
+  ImageLayout layout = ImageLayout::kHwcOrChw;
+  bool aloha_units = false;           // signs and grippers of adapters.h between the robot and the model
+  std::string_view camera_map = {};   // cameras are entries of this map of the observation, "images"; empty: of the top
+  std::string_view idle_camera = {};  // an entry of that map that is allowed and not read
 };
 
 struct Preset {

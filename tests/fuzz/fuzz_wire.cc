@@ -3,7 +3,7 @@
 #include <cstdint>
 
 #include "fuzz.h"
-#include "server/wire.h"
+#include "wire/message.h"
 
 namespace {
 

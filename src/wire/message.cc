@@ -1,4 +1,4 @@
-#include "server/wire.h"
+#include "wire/message.h"
 
 #include <bit>
 #include <charconv>
@@ -81,7 +81,8 @@ WireArray make_array(const WireMap& map, std::string_view dtype_key, const std::
   }
   WireArray array = parse_dtype(text_or_bytes(find_key(map, dtype_key)), path);
   const auto* data = find_key(map, "data")->get_if<WireBytes>();
-  if (data == nullptr) throw_bad_input("'{}' is an array whose data is {}, not bytes.", path, find_key(map, "data")->describe());
+  if (data == nullptr)
+    throw_bad_input("'{}' is an array whose data is {}, not bytes.", path, find_key(map, "data")->describe());
   int64_t bytes = array.item_bytes;
   if (const WireValue* const shape = find_key(map, "shape")) {
     const auto* dims = shape->get_if<WireList>();
@@ -89,7 +90,8 @@ WireArray make_array(const WireMap& map, std::string_view dtype_key, const std::
       throw_bad_input("'{}' is an array whose shape is not a list of at most {} integers.", path, kMaxRank);
     for (const WireValue& dim : *dims) {
       const auto* size = dim.get_if<int64_t>();
-      if (size == nullptr || *size < 0) throw_bad_input("'{}' is an array whose shape has an entry that is no size.", path);
+      if (size == nullptr || *size < 0)
+        throw_bad_input("'{}' is an array whose shape has an entry that is no size.", path);
       array.shape.push_back(*size);
     }
     bool is_empty = false;

@@ -1,8 +1,8 @@
 // msgpack with NumPy arrays, as openpi's clients and servers exchange it.
 //
 // Two dialects are read, with keys as bin or str:
-//   openpi-client:  {__ndarray__: true, data: bin, dtype: "<f4", shape: [..]}, {__npgeneric__: true, data: 1.5, dtype: ..}
-//   msgpack-numpy:  {nd: true, type: "<f4", kind: "", shape: [..], data: bin}, {nd: false, type: .., data: bin}
+//   openpi-client:  {__ndarray__: true, data: bin, dtype: "<f4", shape: [..]}, {__npgeneric__: true, data: 1.5, dtype:
+//   ..} msgpack-numpy:  {nd: true, type: "<f4", kind: "", shape: [..], data: bin}, {nd: false, type: .., data: bin}
 // Only the first is written, with its marker keys as bin. Source: openpi_client/msgpack_numpy.py, msgpack_numpy.py.
 #pragma once
 
@@ -12,7 +12,7 @@
 #include <string>
 #include <string_view>
 
-#include "server/wire_value.h"
+#include "wire/value.h"
 
 namespace tendon {
 

@@ -1,4 +1,4 @@
-#include "server/wire_value.h"
+#include "wire/value.h"
 
 #include <fmt/ranges.h>
 

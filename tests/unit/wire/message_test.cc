@@ -1,6 +1,6 @@
 // Messages packed by Python (tests/data/wire/messages.json) are read as NumPy means them, and those that are written
 // have the bytes that Python writes.
-#include "server/wire.h"
+#include "wire/message.h"
 
 #include <cmath>
 #include <fstream>
@@ -18,8 +18,7 @@ using testing::HasSubstr;
 
 std::string from_hex(const std::string& hex) {
   std::string bytes;
-  for (size_t i = 0; i + 1 < hex.size(); i += 2)
-    bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
+  for (size_t i = 0; i + 1 < hex.size(); i += 2) bytes += static_cast<char>(std::stoi(hex.substr(i, 2), nullptr, 16));
   return bytes;
 }
 
@@ -156,10 +155,18 @@ TEST(Wire, WritesOpenpisBytes) {
 }
 
 TEST(Wire, IntegersTakeTheirShortestForm) {
-  const std::vector<std::pair<int64_t, const char*>> cases = {
-      {0, "00"},       {127, "7f"},       {128, "cc80"},       {224, "cce0"},           {256, "cd0100"},
-      {65536, "ce00010000"}, {-1, "ff"},  {-32, "e0"},         {-33, "d0df"},           {-129, "d1ff7f"},
-      {-32769, "d2ffff7fff"}, {int64_t{1} << 40, "cf0000010000000000"}};
+  const std::vector<std::pair<int64_t, const char*>> cases = {{0, "00"},
+                                                              {127, "7f"},
+                                                              {128, "cc80"},
+                                                              {224, "cce0"},
+                                                              {256, "cd0100"},
+                                                              {65536, "ce00010000"},
+                                                              {-1, "ff"},
+                                                              {-32, "e0"},
+                                                              {-33, "d0df"},
+                                                              {-129, "d1ff7f"},
+                                                              {-32769, "d2ffff7fff"},
+                                                              {int64_t{1} << 40, "cf0000010000000000"}};
   for (const auto& [value, hex] : cases) EXPECT_EQ(to_hex(WireWriter().integer(value).take()), hex);
 }
 

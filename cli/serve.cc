@@ -1,0 +1,167 @@
+// tendon serve: openpi's policy server.
+#include <cmath>
+#include <cstdlib>
+#include <fstream>
+
+#include <fmt/format.h>
+
+#include "base/check.h"
+#include "commands.h"
+#include "policy/state_file.h"
+#include "policy_options.h"
+#include "server/policy_model.h"
+#include "server/record.h"
+#include "server/server.h"
+#include "session.h"
+#include "version.h"
+#include "wire/message.h"
+
+namespace tendon::cli {
+namespace {
+
+struct ServeOptions {
+  ModelOptions model;
+  PolicyArguments policy;
+  ServerOptions server;
+  std::string host, api_key_file, record;
+  std::optional<std::string> default_prompt;
+  size_t max_batch = 1;
+  double max_message_mb = 256;
+};
+
+// The key of --api-key-file, else of the environment, else none.
+std::string read_key(const std::string& file) {
+  std::string key;
+  if (!file.empty()) {
+    std::ifstream stream(file);
+    if (!std::getline(stream, key) || key.empty())
+      throw_bad_input("--api-key-file '{}' has no key in its first line.", file);
+  } else if (const char* const variable = std::getenv("TENDON_API_KEY")) {
+    key = variable;
+  }
+  return key;
+}
+
+// What clients get first: openpi's policy_metadata and, under one key of our own, what this server is.
+std::string metadata_of(const Preset& preset, const ModelConfig& config) {
+  WireWriter writer;
+  writer.map(preset.reset_pose.empty() ? 1 : 2);
+  if (!preset.reset_pose.empty()) {
+    writer.text("reset_pose").list(preset.reset_pose.size());
+    for (const double value : preset.reset_pose) {
+      if (value == std::round(value)) {
+        writer.integer(static_cast<int64_t>(value));
+      } else {
+        writer.number(value);
+      }
+    }
+  }
+  writer.text("tendon").map(6).text("version").text(TENDON_VERSION).text("preset").text(preset.name);
+  writer.text("horizon").integer(config.horizon).text("action_dim").integer(config.action_dim);
+  writer.text("action_width").integer(preset.robot->action_width);
+  writer.text("rtc").boolean(false);
+  return writer.take();
+}
+
+ServerInfo describe(const Session& session, const Preset& preset, const ServeOptions& options) {
+  const ModelConfig& config = session.model.config;
+  return {.version = TENDON_VERSION,
+          .model = std::string(variant_name(config.variant)),
+          .preset = std::string(preset.name),
+          .backend = std::string(session.backend->name()),
+          .device = session.backend->info().name,
+          .precision = std::string(dtype_name(session.engine->options().precision)),
+          .horizon = config.horizon,
+          .action_width = preset.robot->action_width,
+          .max_batch = static_cast<int64_t>(options.max_batch)};
+}
+
+int run_serve(ServeOptions options) {
+  const Preset& preset = find_preset(options.policy.preset);
+  if (options.policy.tokens.empty() && options.policy.tokenizer.empty()) {
+    throw_bad_use(
+        "Give --tokenizer FILE (paligemma_tokenizer.model) for the clients' prompts, or --tokens IDS to be used in "
+        "place of every prompt.");
+  }
+  const LogSink log = stderr_log();
+  options.server.api_key = read_key(options.api_key_file);
+  options.server.max_message_bytes = static_cast<size_t>(options.max_message_mb * 1e6);
+  if (!options.host.empty()) {
+    options.server.host = options.host;
+  } else if (options.server.api_key.empty()) {
+    log_info(log, "no API key is set: listening on 127.0.0.1 only. --host 0.0.0.0 lets other machines in.");
+  } else {
+    options.server.host = "0.0.0.0";
+  }
+  std::optional<CallRecorder> recorder;
+  if (!options.record.empty()) recorder.emplace(options.record, options.policy.seed, log);
+  options.server.recorder = recorder ? &*recorder : nullptr;
+  Server server(options.server, log);  // a port that is taken is known before a model is loaded
+
+  PolicyModelOptions model_options;
+  model_options.seed = options.policy.seed;
+  model_options.batch_sizes = batch_sizes_up_to(options.max_batch);
+  SessionOptions session_options{.preset = &preset};
+  for (const int64_t views : possible_views(preset)) {
+    for (const size_t size : model_options.batch_sizes)
+      session_options.prepared.push_back({static_cast<int64_t>(size), views});
+  }
+  const Session session = open_session(options.model, session_options);
+  std::optional<Tokenizer> tokenizer;
+  if (!options.policy.tokenizer.empty()) tokenizer.emplace(options.policy.tokenizer);
+  if (!options.policy.tokens.empty()) {
+    model_options.defaults.tokens = parse_tokens(options.policy.tokens, static_cast<int>(session.model.config.vocab));
+    log_warning(log, "--tokens: every request gets these tokens; the clients' prompts are not read");
+  }
+  model_options.defaults.prompt = options.default_prompt;
+  if (!options.default_prompt && !preset.default_prompt.empty())
+    model_options.defaults.prompt = std::string(preset.default_prompt);
+  const std::optional<NormStats> stats = find_stats(options.policy, session.model, preset, log);
+  Policy policy(*session.engine, preset, stats, tokenizer ? &*tokenizer : nullptr,
+                {.adapter = {}, .strict_prompt = options.policy.strict_prompt});
+  Metrics metrics(describe(session, preset, options));
+  PolicyModel model(policy, metrics, model_options, log);
+  const double start = now_s();
+  model.warm_up();
+  log_info(log, "warmed up in {:.2f} s", now_s() - start);
+  server.run(model, metrics, metadata_of(preset, session.model.config), true);
+  return kExitOk;
+}
+
+}  // namespace
+
+Command add_serve(CLI::App& app) {
+  auto options = std::make_shared<ServeOptions>();
+  options->model.add_to(app);
+  options->policy.add_to(app);
+  ServerOptions& server = options->server;
+  app.add_option("--host", options->host,
+                 "address to listen on (default: 127.0.0.1; with an API key 0.0.0.0, all networks)");
+  app.add_option("--port", server.port, "port; 0: any free one, named in the log")->capture_default_str();
+  app.add_option("--default-prompt", options->default_prompt, "task text for requests without a prompt");
+  app.add_option("--api-key-file", options->api_key_file,
+                 "file whose first line is the key that clients must send (or the variable TENDON_API_KEY)");
+  app.add_option("--max-batch", options->max_batch, "requests of several clients that may run together")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--max-wait-us", server.max_wait_us, "how long a request waits for others of its batch")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--max-message-mb", options->max_message_mb, "largest message of a client, in 10^6 bytes")
+      ->check(CLI::Range(0.01, 4000.0))
+      ->capture_default_str();
+  app.add_option("--max-clients", server.max_clients, "more are refused with HTTP 503")
+      ->check(CLI::Range(1, 100000))
+      ->capture_default_str();
+  app.add_option("--io-threads", server.io_threads, "threads for the network and for preparing requests")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
+  app.add_option("--drain-s", server.drain_s, "at SIGTERM or SIGINT: longest wait for requests that were received")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
+  app.add_option("--record", options->record, "directory for all requests and replies (tendon run --replay)");
+  app.add_flag("--log-requests", server.log_requests, "a line in the log for every request");
+  return [options] { return run_serve(*options); };
+}
+
+}  // namespace tendon::cli

@@ -1,0 +1,257 @@
+#include "server/observation.h"
+
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstring>
+
+#include "base/check.h"
+
+namespace tendon {
+namespace {
+
+// Keys by which forks of openpi ask for real-time chunking.
+constexpr std::string_view kChunkingKeys[] = {"prev_actions", "prev_actions_start", "prev_actions_d", "inference_delay",
+                                              "rtc",          "rtc_guidance_chunk"};
+constexpr size_t kMaxKeysShown = 24;
+
+std::string keys_of(const WireMap& map) {
+  std::vector<std::string> keys;
+  for (const WireEntry& entry : map) {
+    if (keys.size() == kMaxKeysShown) {
+      keys.emplace_back("...");
+      break;
+    }
+    keys.emplace_back(entry.key.substr(0, 64));
+  }
+  return keys.empty() ? "none" : fmt::format("{}", fmt::join(keys, ", "));
+}
+
+std::vector<std::string> wanted_keys(const Preset& preset) {
+  std::vector<std::string> keys;
+  for (const CameraSlot& camera : preset.robot->cameras) {
+    if (camera.use == CameraUse::kRequired) keys.emplace_back(camera.key);
+    if (camera.use == CameraUse::kOptional) keys.push_back(fmt::format("{} (optional)", camera.key));
+  }
+  for (const std::string_view key : preset.robot->state_keys) {
+    if (!key.empty()) keys.emplace_back(key);
+  }
+  keys.emplace_back("prompt");
+  return keys;
+}
+
+[[noreturn]] void throw_missing(std::string_view key, const WireMap& map, const Preset& preset) {
+  throw_bad_input("the observation lacks the key '{}'. Keys got: {}. Keys that preset {} wants: {}.", key, keys_of(map),
+                  preset.name, fmt::join(wanted_keys(preset), ", "));
+}
+
+const WireValue& require(const WireMap& map, std::string_view key, const Preset& preset) {
+  const WireValue* const value = find_key(map, key);
+  if (value == nullptr) throw_missing(key, map, preset);
+  return *value;
+}
+
+void require_finite(std::span<const double> values, std::string_view key) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    if (!std::isfinite(values[i]))
+      throw_bad_input("observation key '{}' holds {} at index {}; every value must be finite.", key, values[i], i);
+  }
+}
+
+// All state keys, one after the other.
+std::vector<double> read_state(const WireMap& map, const Preset& preset) {
+  const Robot& robot = *preset.robot;
+  std::vector<double> state;
+  for (const std::string_view key : robot.state_keys) {
+    if (key.empty()) continue;
+    const WireValue& value = require(map, key, preset);
+    const std::vector<int64_t> shape = shape_of(value, key);
+    const bool is_only = robot.state_keys[1].empty();
+    if (shape.size() > 1) {
+      throw_bad_input(
+          "observation key '{}' has the shape ({}); expected {}. Send one observation per request, without a batch "
+          "dimension.",
+          key, fmt::join(shape, ", "), is_only ? fmt::format("({},)", robot.state_width) : "one dimension");
+    }
+    const std::vector<double> numbers = to_numbers(value, key);
+    require_finite(numbers, key);
+    state.insert(state.end(), numbers.begin(), numbers.end());
+  }
+  if (std::ssize(state) != robot.state_width) {
+    const std::string keys = robot.state_keys[1].empty()
+                                 ? std::string(robot.state_keys[0])
+                                 : fmt::format("{} and {}", robot.state_keys[0], robot.state_keys[1]);
+    throw_bad_input("observation key {} holds {} numbers, but preset {} takes {} ({}).", keys, state.size(),
+                    preset.name, robot.state_width, robot.state_meaning);
+  }
+  return state;
+}
+
+// (height, width, 3) from (3, height, width)
+void interleave(const uint8_t* planes, size_t pixels, uint8_t* out) {
+  for (size_t i = 0; i < pixels; ++i) {
+    out[3 * i] = planes[i];
+    out[3 * i + 1] = planes[pixels + i];
+    out[3 * i + 2] = planes[2 * pixels + i];
+  }
+}
+
+// x·255 as NumPy computes it in the array's own type: half precision rounds the product to half.
+double times_255(double x, int item_bytes) {
+  if (item_bytes == 8) return 255.0 * x;
+  const float product = 255.0F * static_cast<float>(x);
+  if (item_bytes == 4 || product == 0) return double{product};
+  // Eleven significant bits, to nearest even; below 2^-14 a half has a fixed step, and the result truncates to 0
+  // anyway.
+  const int exponent = std::ilogb(product);
+  return std::ldexp(std::nearbyint(std::ldexp(product, 10 - exponent)), exponent - 10);
+}
+
+std::vector<uint8_t> to_bytes(const WireArray& array, const WireValue& value, std::string_view key) {
+  std::vector<double> numbers = to_numbers(value, key);
+  std::vector<uint8_t> bytes(numbers.size());
+  if (array.kind == 'f') {
+    require_finite(numbers, key);
+    const auto [low, high] = std::ranges::minmax(numbers);
+    if (low < 0 || high > 1) {
+      throw_bad_input(
+          "observation key '{}' is a picture of floats from {} to {}; floats must lie in [0, 1]. Send uint8, or divide "
+          "by 255.",
+          key, low, high);
+    }
+    for (size_t i = 0; i < numbers.size(); ++i)
+      bytes[i] = static_cast<uint8_t>(times_255(numbers[i], array.item_bytes));
+    return bytes;
+  }
+  const auto [low, high] = std::ranges::minmax(numbers);
+  if (low < 0 || high > 255) {
+    throw_bad_input("observation key '{}' is a picture of integers from {} to {}; they must lie in 0..255.", key, low,
+                    high);
+  }
+  std::ranges::transform(numbers, bytes.begin(), [](double number) { return static_cast<uint8_t>(number); });
+  return bytes;
+}
+
+void read_cameras(const WireMap& map, const Preset& preset, Observation& observation) {
+  const Robot& robot = *preset.robot;
+  const WireMap* cameras = &map;
+  if (!robot.camera_map.empty()) {
+    const WireValue& value = require(map, robot.camera_map, preset);
+    cameras = value.get_if<WireMap>();
+    if (cameras == nullptr) {
+      throw_bad_input("observation key '{}' must be a map of cameras, but it is {}.", robot.camera_map,
+                      value.describe());
+    }
+  }
+  const size_t prefix = robot.camera_map.empty() ? 0 : robot.camera_map.size() + 1;
+  std::vector<std::string_view> names;
+  for (size_t i = 0; i < kCameraSlots; ++i) {
+    const CameraSlot& camera = robot.cameras[i];
+    if (camera.use == CameraUse::kUnused) continue;
+    const std::string_view name = camera.key.substr(prefix);
+    names.push_back(name);
+    if (const WireValue* const picture = find_key(*cameras, name)) {
+      observation.cameras[i] = read_picture(*picture, camera.key, robot.layout);
+    } else if (camera.use == CameraUse::kRequired) {
+      if (prefix == 0) throw_missing(camera.key, map, preset);
+      throw_bad_input("the observation lacks the camera '{}'. Cameras got: {}. Keys that preset {} wants: {}.",
+                      camera.key, keys_of(*cameras), preset.name, fmt::join(wanted_keys(preset), ", "));
+    }
+  }
+  if (prefix == 0) return;
+  for (const WireEntry& entry : *cameras) {
+    if (std::ranges::find(names, entry.key) == names.end() && entry.key != robot.idle_camera) {
+      throw_bad_input("'{}' has an unknown camera '{}'; preset {} knows {}.", robot.camera_map, entry.key.substr(0, 64),
+                      preset.name, fmt::join(names, ", "));
+    }
+  }
+}
+
+std::vector<float> read_noise(const WireValue& value, const RequestDefaults& defaults) {
+  std::vector<int64_t> shape = shape_of(value, kNoiseKey);
+  const std::vector<int64_t> given = shape;
+  if (shape.size() == 3 && shape[0] == 1) shape.erase(shape.begin());
+  if (shape != std::vector<int64_t>{defaults.horizon, defaults.action_dim}) {
+    throw_bad_input("observation key '{}' has the shape ({}); expected ({}, {}) or (1, {}, {}).", kNoiseKey,
+                    fmt::join(given, ", "), defaults.horizon, defaults.action_dim, defaults.horizon,
+                    defaults.action_dim);
+  }
+  const std::vector<double> numbers = to_numbers(value, kNoiseKey);
+  require_finite(numbers, kNoiseKey);
+  std::vector<float> noise(numbers.size());
+  std::ranges::transform(numbers, noise.begin(), [](double number) { return static_cast<float>(number); });
+  return noise;
+}
+
+}  // namespace
+
+Image read_picture(const WireValue& value, std::string_view key, ImageLayout layout) {
+  const auto* array = value.get_if<WireArray>();
+  if (array == nullptr || !array->is_numeric()) {
+    throw_bad_input("observation key '{}' must be a picture (an array of numbers), but it is {}.", key,
+                    value.describe());
+  }
+  const auto& shape = array->shape;
+  const char* const wanted =
+      layout == ImageLayout::kChwOnly ? "(3, height, width)" : "(height, width, 3) or (3, height, width)";
+  if (shape.size() != 3) {
+    throw_bad_input(
+        "observation key '{}' has the shape ({}); expected {}. Send one observation per request, without a batch "
+        "dimension.",
+        key, fmt::join(shape, ", "), wanted);
+  }
+  const bool planar = shape[0] == 3;
+  if (!planar && (layout == ImageLayout::kChwOnly || shape[2] != 3)) {
+    throw_bad_input("observation key '{}' has the shape ({}); expected {}.", key, fmt::join(shape, ", "), wanted);
+  }
+  const int64_t height = planar ? shape[1] : shape[0];
+  const int64_t width = planar ? shape[2] : shape[1];
+  if (height < 1 || width < 1 || height > kMaxImageSide || width > kMaxImageSide || height * width > kMaxImagePixels) {
+    throw_bad_input(
+        "observation key '{}' is {} x {} pixels (width x height); a picture has 1 to {} per side and {} in all.", key,
+        width, height, kMaxImageSide, kMaxImagePixels);
+  }
+  Image image{static_cast<int>(height), static_cast<int>(width), {}};
+  const bool is_bytes = array->kind == 'u' && array->item_bytes == 1;
+  std::vector<uint8_t> converted;
+  if (!is_bytes) converted = to_bytes(*array, value, key);
+  const auto* const pixels = is_bytes ? reinterpret_cast<const uint8_t*>(array->data.data()) : converted.data();
+  const auto count = static_cast<size_t>(height * width);
+  if (planar) {
+    image.rgb.resize(3 * count);
+    interleave(pixels, count, image.rgb.data());
+  } else {
+    image.rgb.assign(pixels, pixels + 3 * count);
+  }
+  return image;
+}
+
+RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults) {
+  const auto* map = message.get_if<WireMap>();
+  if (map == nullptr) throw_bad_input("the message must be a map (an observation), but it is {}.", message.describe());
+  for (const std::string_view key : kChunkingKeys) {
+    if (find_key(*map, key) != nullptr) {
+      throw_bad_input("the observation has the key '{}', but real-time chunking is not offered by this server.", key);
+    }
+  }
+  RobotRequest request;
+  read_cameras(*map, preset, request.observation);
+  request.observation.state = read_state(*map, preset);
+  if (!defaults.tokens.empty()) {
+    request.observation.tokens = defaults.tokens;
+  } else if (const WireValue* const prompt = find_key(*map, "prompt")) {
+    request.observation.prompt = to_text(*prompt, "prompt");
+  } else if (defaults.prompt) {
+    request.observation.prompt = *defaults.prompt;
+  } else {
+    throw_bad_input(
+        "the prompt is missing. Keys got: {}. Send a text under 'prompt', or start the server with --default-prompt.",
+        keys_of(*map));
+  }
+  if (const WireValue* const noise = find_key(*map, kNoiseKey)) request.noise = read_noise(*noise, defaults);
+  return request;
+}
+
+}  // namespace tendon

@@ -1,0 +1,36 @@
+// From a client's message to an observation: which keys a preset reads and what they may hold.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "policy/policy.h"
+#include "wire/value.h"
+
+namespace tendon {
+
+// Private key of tendon: initial noise (H, action_dim) or (1, H, action_dim), for tests of parity.
+inline constexpr std::string_view kNoiseKey = "tendon/noise";
+
+struct RequestDefaults {
+  std::optional<std::string> prompt;  // of the command line, else of the preset; when the message has none
+  std::vector<int32_t> tokens;        // used in place of every prompt when not empty
+  int64_t horizon = 0, action_dim = 0;
+};
+
+struct RobotRequest {
+  Observation observation;
+  std::optional<std::vector<float>> noise;  // row-major
+};
+
+// Source: openpi policies/{aloha,droid,libero}_policy.py. Pictures: uint8, other integers and booleans in 0..255, or
+// floats in [0, 1], which become trunc(255 x). Unknown keys are ignored, except unknown cameras where the preset has a
+// map of cameras. Throws Error(kBadInput) naming the key, what it holds and what is wanted.
+RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults);
+
+// The picture of one camera; `key` is used in messages only.
+Image read_picture(const WireValue& value, std::string_view key, ImageLayout layout);
+
+}  // namespace tendon

@@ -1,0 +1,301 @@
+// A tiny model behind the server: what clients get is what the policy gives, alone and in batches.
+#include <gmock/gmock.h>
+
+#include <thread>
+
+#include "../e2e/tiny.h"
+#include "engine/noise.h"
+#include "server/example_request.h"
+#include "server/policy_model.h"
+#include "server/server.h"
+#include "wire/client.h"
+#include "wire/message.h"
+
+namespace tendon::test {
+namespace {
+
+using testing::HasSubstr;
+
+NormStats statistics(bool quantile, int width) {
+  NormStats stats;
+  for (NormEntry* entry : {&stats.state, &stats.actions}) {
+    entry->mode = quantile ? NormMode::kQuantile : NormMode::kMeanStd;
+    for (int i = 0; i < width; ++i) {
+      entry->mean.push_back(0.1 - 0.02 * i);
+      entry->std.push_back(0.5 + 0.1 * i);
+      entry->q01.push_back(-1.0 - 0.1 * i);
+      entry->q99.push_back(1.0 + 0.1 * i);
+    }
+  }
+  stats.where = "test";
+  return stats;
+}
+
+std::vector<double> actions_of(const Frame& frame) {
+  EXPECT_FALSE(frame.is_text) << frame.bytes;
+  if (frame.is_text) return {};
+  const WireValue message = decode_message(std::as_bytes(std::span(frame.bytes)));
+  return to_numbers(*find_key(*message.get_if<WireMap>(), "actions"), "actions");
+}
+
+// Policy and server over a tiny checkpoint; the worker runs on a thread of its own.
+class Served {
+ public:
+  Served(const std::string& model, const std::string& preset, size_t max_batch = 1, DType precision = DType::kBf16,
+         uint64_t seed = 0)
+      : preset_(find_preset(preset)) {
+    loaded_ = load_tiny(data_dir() / model, 4);
+    EngineOptions options;
+    options.precision = precision;
+    options.steps = 2;
+    options.prompt_lengths = serving_prompt_lengths(loaded_.config.max_token_len);
+    for (const int64_t views : possible_views(preset_)) {
+      for (const size_t size : batch_sizes_up_to(max_batch))
+        options.prepared.push_back({static_cast<int64_t>(size), views});
+    }
+    options.prepared_only = true;  // field case 20: nothing is planned while a client waits
+    engine_ = std::make_unique<Engine>(*backend_, loaded_.config, loaded_.weights, options);
+    policy_.emplace(*engine_, preset_, statistics(preset_.variant == "pi05", preset_.robot->state_width), nullptr);
+    PolicyModelOptions model_options;
+    model_options.defaults.tokens = {2, 7, 11};
+    model_options.batch_sizes = batch_sizes_up_to(max_batch);
+    model_options.seed = seed;
+    model_.emplace(*policy_, metrics, model_options);
+    model_->warm_up();
+  }
+  ~Served() { stop(); }
+
+  void start(double max_wait_us = 0) {
+    ServerOptions options;
+    options.port = 0;
+    options.max_wait_us = max_wait_us;
+    server_ = std::make_unique<Server>(options);
+    const std::string url = "ws://127.0.0.1:" + std::to_string(server_->port());
+    url_ = url;
+    thread_ = std::thread([this] { server_->run(*model_, metrics, WireWriter().map(0).take()); });
+    for (int i = 0; i < 1000; ++i) {
+      try {
+        WireClient probe(url_);
+        return;
+      } catch (const Error&) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+  }
+  void stop() {
+    if (!thread_.joinable()) return;
+    server_->stop();
+    thread_.join();
+  }
+
+  WireClient connect() const {
+    WireClient client(url_);
+    client.read();
+    return client;
+  }
+  std::vector<float> noise(uint64_t number, uint64_t seed = 99) const {
+    std::vector<float> values(static_cast<size_t>(loaded_.config.horizon * loaded_.config.action_dim));
+    fill_noise(seed, number, values);
+    return values;
+  }
+  std::string request(uint64_t number, std::span<const float> own_noise = {}, bool wrists = true) const {
+    return example_request(preset_, {.height = 28,
+                                     .width = 28,
+                                     .number = number,
+                                     .optional_cameras = wrists,
+                                     .noise = own_noise,
+                                     .horizon = loaded_.config.horizon,
+                                     .action_dim = loaded_.config.action_dim});
+  }
+  // What the policy answers without any server.
+  std::vector<double> expected(const std::string& message, std::span<const float> noise) {
+    RequestDefaults defaults{
+        .prompt = {}, .tokens = {2, 7, 11}, .horizon = loaded_.config.horizon, .action_dim = loaded_.config.action_dim};
+    const RobotRequest request = read_request(decode_message(std::as_bytes(std::span(message))), preset_, defaults);
+    return policy_->infer(request.observation, noise).actions;
+  }
+  Engine& engine() { return *engine_; }
+  const std::string& url() const { return url_; }
+
+  Metrics metrics{ServerInfo{}};
+
+ private:
+  std::unique_ptr<Backend> backend_ = make_backend("cpu", {.threads = 1, .device = 0});
+  const Preset& preset_;
+  LoadedModel loaded_;
+  std::unique_ptr<Engine> engine_;
+  std::optional<Policy> policy_;
+  std::optional<PolicyModel> model_;
+  std::unique_ptr<Server> server_;
+  std::string url_;
+  std::thread thread_;
+};
+
+// One preset of every robot and model; also pitfall 2, shapes.
+TEST(ServedPolicy, AnswersAsThePolicy) {
+  for (const auto& [model, preset, width] : {std::tuple{"tiny_pi0", "pi0_aloha", 14},
+                                             {"tiny_pi05", "pi05_aloha", 14},
+                                             {"tiny_pi0", "pi0_droid", 8},
+                                             {"tiny_pi05", "pi05_droid", 8},
+                                             {"tiny_pi0", "pi0_libero", 7},
+                                             {"tiny_pi05", "pi05_libero", 7},
+                                             {"tiny_pi0", "pi0_ur5", 7}}) {
+    SCOPED_TRACE(preset);
+    Served served(model, preset);
+    const std::string own = served.request(1, served.noise(5));
+    const std::string drawn = served.request(2);
+    const std::vector<double> own_expected = served.expected(own, served.noise(5));
+    const std::vector<double> drawn_expected = served.expected(drawn, served.noise(0, 0));
+    served.start();
+    WireClient client = served.connect();
+    client.write(own);
+    const std::vector<double> actions = actions_of(client.read());
+    EXPECT_EQ(actions.size(), static_cast<size_t>(4 * width));
+    EXPECT_EQ(actions, own_expected);
+    client.write(drawn);
+    EXPECT_EQ(actions_of(client.read()), drawn_expected) << "the first draw of seed 0";
+  }
+}
+
+// Field case 19: the k-th request of a fresh server gets the k-th draw, whoever sends it; draws differ.
+TEST(ServedPolicy, SeedsAreReproducible) {
+  std::vector<std::vector<double>> first;
+  for (const int clients : {1, 3}) {
+    Served served("tiny_pi0", "pi0_droid", 1, DType::kBf16, 42);
+    served.start();
+    std::vector<WireClient> connected;
+    for (int i = 0; i < clients; ++i) connected.push_back(served.connect());
+    std::vector<std::vector<double>> answers;
+    for (int k = 0; k < 6; ++k) {
+      WireClient& client = connected[static_cast<size_t>(k % clients)];
+      client.write(served.request(7));
+      answers.push_back(actions_of(client.read()));
+      for (int other = 0; other < k; ++other) EXPECT_NE(answers.back(), answers[static_cast<size_t>(other)]);
+    }
+    if (first.empty()) first = answers;
+    EXPECT_EQ(answers, first);
+  }
+}
+
+TEST(ServedPolicy, SameRequestHundredTimes) {
+  Served served("tiny_pi05", "pi05_droid");
+  served.start();
+  WireClient client = served.connect();
+  const std::string request = served.request(3, served.noise(3));
+  client.write(request);
+  const std::vector<double> first = actions_of(client.read());
+  for (int i = 1; i < 100; ++i) {
+    client.write(request);
+    ASSERT_EQ(actions_of(client.read()), first);
+  }
+}
+
+// The CPU backend's products round differently for other numbers of rows, so answers in a batch are those of single
+// calls up to rounding: far less than what lies between the answers of two clients.
+TEST(ServedPolicy, BatchesGiveTheAnswersOfSingleCalls) {
+  for (const auto& [model, preset] : {std::pair{"tiny_pi0", "pi0_aloha"}, {"tiny_pi05", "pi05_droid"}}) {
+    for (const DType precision : {DType::kF32, DType::kBf16}) {
+      SCOPED_TRACE(fmt::format("{} {}", preset, dtype_name(precision)));
+      Served served(model, preset, 4, precision);
+      constexpr int kClients = 7;
+      std::vector<std::string> requests;
+      std::vector<std::vector<double>> expected;
+      for (int i = 0; i < kClients; ++i) {
+        const auto number = static_cast<uint64_t>(i);
+        requests.push_back(served.request(number, served.noise(number), i % 3 != 0));
+        expected.push_back(served.expected(requests.back(), served.noise(number)));
+      }
+      for (size_t i = 0; i < kClients; ++i) {
+        for (size_t j = 0; j < i; ++j) {
+          double difference = 0;
+          for (size_t k = 0; k < expected[i].size(); ++k)
+            difference = std::max(difference, std::abs(expected[i][k] - expected[j][k]));
+          EXPECT_GT(difference, 1) << "an answer of another client would be noticed";
+        }
+      }
+      served.start(2000);
+      std::vector<std::thread> threads;
+      std::array<int, kClients> right{};
+      for (int i = 0; i < kClients; ++i) {
+        threads.emplace_back([&, i] {
+          const auto at = static_cast<size_t>(i);
+          WireClient client = served.connect();
+          for (int round = 0; round < 20; ++round) {
+            client.write(requests[at]);
+            const std::vector<double> actions = actions_of(client.read());
+            right[at] += std::ranges::equal(actions, expected[at], [&](double a, double b) {
+              return std::abs(a - b) <= (precision == DType::kF32 ? 1e-4 : 0.2);
+            });
+          }
+        });
+      }
+      for (std::thread& thread : threads) thread.join();
+      for (const int count : right) EXPECT_EQ(count, 20);
+      served.stop();
+      EXPECT_THAT(served.metrics.prometheus(), testing::Not(HasSubstr("tendon_batch_size_bucket{le=\"2\"} 140\n")))
+          << "no batch was larger than two";
+    }
+  }
+}
+
+// A request that fails in the model does not take its batch along.
+TEST(ServedPolicy, AFailureStaysWithItsRequest) {
+  Served served("tiny_pi0", "pi0_droid", 2);
+  const std::string good = served.request(1, served.noise(1));
+  const std::vector<double> expected = served.expected(good, served.noise(1));
+  std::vector<float> huge = served.noise(2);
+  std::ranges::fill(huge, std::numeric_limits<float>::max());  // infinite in bf16
+  const std::string bad = served.request(2, huge);
+  served.start(200000);
+  std::thread other([&] {
+    WireClient client = served.connect();
+    client.write(bad);
+    const Frame frame = client.read();
+    ASSERT_TRUE(frame.is_text);
+    EXPECT_THAT(frame.bytes, HasSubstr("non-finite action"));
+    EXPECT_THROW(client.read(), Error);
+  });
+  WireClient client = served.connect();
+  client.write(good);
+  EXPECT_EQ(actions_of(client.read()), expected);
+  other.join();
+}
+
+// Field cases 10 and 20: with and without the wrists, both prepared.
+TEST(ServedPolicy, OptionalCameras) {
+  Served served("tiny_pi0", "pi0_aloha", 2);
+  served.start();
+  WireClient client = served.connect();
+  for (const bool wrists : {true, false}) {
+    client.write(served.request(1, {}, wrists));
+    EXPECT_EQ(actions_of(client.read()).size(), 4U * 14);
+  }
+}
+
+TEST(WireClient, Errors) {
+  const auto message_of = [](const auto& f) -> std::string {
+    try {
+      f();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "nothing";
+  };
+  for (const char* url : {"localhost:1", "http://localhost", "ws://", "ws://:80", "ws://host:port"})
+    EXPECT_THAT(message_of([&] { WireClient client(url); }), HasSubstr("ws://HOST:PORT"));
+  EXPECT_THAT(message_of([&] { WireClient client("ws://127.0.0.1:1"); }), HasSubstr("refused"));
+  Served served("tiny_pi0", "pi0_droid");
+  served.start();
+  WireClient client(served.url(), {.timeout_s = 0.2});
+  client.read();
+  EXPECT_THAT(message_of([&] { client.read(); }), HasSubstr("no answer within"));
+  WireClient second = served.connect();
+  second.write("\xc1");
+  EXPECT_TRUE(second.read().is_text);
+  EXPECT_THAT(message_of([&] { second.read(); }), HasSubstr("1011"));
+  WireClient third = served.connect();
+  third.close();
+}
+
+}  // namespace
+}  // namespace tendon::test
