@@ -6,9 +6,11 @@
 
 #include "base/check.h"
 #include "commands.h"
+#include "estimate.h"
 #include "floor.h"
 #include "measure.h"
 #include "session.h"
+#include "sweep.h"
 #include "version.h"
 #include "workload.h"
 
@@ -24,7 +26,8 @@ struct BenchOptions {
   ModelOptions model;
   WorkloadOptions workload;
   MeasureOptions measure;
-  std::string json, csv;
+  std::string json, csv, estimate;
+  SweepOptions sweep;
 };
 
 // One run of the command: what was set up, what was measured.
@@ -42,11 +45,10 @@ struct Report {
 };
 
 Json percentiles(const Times& times) {
-  return {{"p50", times.percentile(50)},
-          {"p90", times.percentile(90)},
-          {"p99", times.percentile(99)},
-          {"max", times.max()},
-          {"min", times.min()}};
+  return {{"p50", times.percentile(50)}, {"p90", times.percentile(90)},
+          {"p99", times.percentile(99)}, {"max", times.max()},
+          {"min", times.min()},          {"median_95", {times.median_interval().first, times.median_interval().second}},
+          {"outliers", times.outliers()}};
 }
 
 template <class T>
@@ -66,6 +68,10 @@ Json json_of(const Energy& energy) {
                {"mean_w", or_null(energy.mean_w)},
                {"core_mhz", or_null(energy.core_mhz)},
                {"memory_mhz", or_null(energy.memory_mhz)},
+               {"idle_w", or_null(energy.idle_w)},
+               {"j_per_call_above_idle", or_null(energy.j_per_call_above_idle())},
+               {"calls_per_j", energy.j_per_call ? Json(1 / *energy.j_per_call) : Json()},
+               {"slowed_by", or_null(energy.slowed_by)},
                {"calls", energy.calls},
                {"seconds", energy.seconds},
                {"missing", nullptr}};
@@ -185,6 +191,10 @@ void print_energy(const Energy& energy) {
     fmt::print("energy {:.2f} J a call, {:.0f} W on average (idle power included), {} calls in {:.1f} s\n",
                *energy.j_per_call, *energy.mean_w, energy.calls, energy.seconds);
   }
+  if (const auto net = energy.j_per_call_above_idle()) {
+    fmt::print("       {:.2f} J a call without the {:.0f} W of an idle card\n", *net, *energy.idle_w);
+  }
+  if (energy.slowed_by && !energy.slowed_by->empty()) fmt::print("THE CLOCKS WERE HELD DOWN: {}\n", *energy.slowed_by);
   if (energy.core_mhz) fmt::print("clocks {:.0f} MHz", *energy.core_mhz);
   if (energy.memory_mhz) fmt::print(", memory {:.0f} MHz", *energy.memory_mhz);
   if (energy.core_mhz || energy.memory_mhz) fmt::print("\n");
@@ -224,6 +234,14 @@ void print(const Report& r) {
 }
 
 int run_bench(const BenchOptions& options) {
+  if (!options.estimate.empty()) {
+    estimate(options.estimate, options.model, options.workload, options.json);
+    return kExitOk;
+  }
+  if (!options.sweep.ranges.empty()) {
+    return sweep(options.sweep, options.model, options.workload, options.measure, options.json);
+  }
+  if (!options.sweep.baseline.empty()) throw_bad_use("--baseline compares the rows of a --sweep; give one");
   Session session = open_session(options.model);
   const Workload workload(session.model.config, options.workload);
   const Measured measured = measure(*session.engine, workload, options.measure);
@@ -254,6 +272,19 @@ Command add_bench(CLI::App& app) {
                  "GPU: length of the energy measurement, 1 or more; 0 leaves it out")
       ->capture_default_str();
   app.add_option("--json", options->json, "write a JSON report to this file (- for standard output)");
+  app.add_option("--estimate", options->estimate,
+                 "measure nothing: the least times on a card of tuning/cards.csv (H100, MI300X, 5090, …)");
+  app.add_flag("--cold", options->measure.cold, "empty the caches before each timed call");
+  app.add_option(
+         "--sweep", options->sweep.ranges,
+         "one table of all combinations of batch=, views=, horizon=, precision=, prompt-tokens=, steps=: batch=1,2,4 "
+         "views=1..3")
+      ->expected(1, -1);
+  app.add_option("--baseline", options->sweep.baseline,
+                 "JSON of an earlier --sweep: exit code 1 when a row became slower");
+  app.add_option("--tolerance", options->sweep.tolerance_percent, "how much slower a row may be, in percent")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--csv", options->csv, "write a CSV row to this file");
   return [options] { return run_bench(*options); };
 }

@@ -1,8 +1,10 @@
 #include "measure.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstring>
+#include <thread>
 
 #include "base/check.h"
 #include "ops/cost.h"
@@ -17,6 +19,7 @@ constexpr int kOpRuns = 5;
 // The energy counter of common cards moves every 20 to 100 ms: shorter measurements say nothing.
 constexpr double kLeastEnergySeconds = 1;
 constexpr double kSensorPeriodSeconds = 0.1;
+constexpr size_t kFlushBytes = size_t{256} << 20;  // more than any cache holds
 
 double median(std::vector<double> values) {
   std::ranges::sort(values);
@@ -34,7 +37,9 @@ class Measurement {
     const double begin = now_s();
     plan_ = &engine_.prepare(workload_.samples());
     measured_.plan_s = now_s() - begin;
+    sample_idle();
     measured_.first_call_ms = timed_call(nullptr);
+    if (options.cold) flush_ = DeviceBlock(engine_.backend(), kFlushBytes);
     for (int i = 0; apart && i < kDeviceWarmUps; ++i) timed_call(nullptr);
 
     std::vector<double> wall, device;
@@ -42,6 +47,7 @@ class Measurement {
     plan_->time_device(true);
     const double start = now_s();
     for (int64_t i = 0; options.iters > 0 ? i < options.iters : (i < 3 || now_s() - start < options.seconds); ++i) {
+      if (options.cold) engine_.backend().fill_zero(flush_.data(), flush_.bytes());
       wall.push_back(timed_call(apart ? nullptr : &times));
       if (const auto us = plan_->device_us(); us && apart) device.push_back(*us * 1e-3);
       if (!apart) add_op_times(times);
@@ -106,6 +112,13 @@ class Measurement {
     for (size_t i = 0; i < ranges.size(); ++i) measured_.stage_ms.emplace_back(ranges[i].name, median(ms[i]));
   }
 
+  // After the plan was made and before any call: the card has come to rest.
+  void sample_idle() {
+    if (!engine_.backend().sensors().power_w) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(500));
+    measured_.energy.idle_w = engine_.backend().sensors().power_w;
+  }
+
   void measure_energy(double seconds) {
     Energy& energy = measured_.energy;
     if (seconds < kLeastEnergySeconds) {
@@ -127,6 +140,7 @@ class Measurement {
       const DeviceSensors now = backend.sensors();
       if (now.core_mhz) core.push_back(*now.core_mhz);
       if (now.memory_mhz) memory.push_back(*now.memory_mhz);
+      if (now.slowed_by && (!energy.slowed_by || energy.slowed_by->empty())) energy.slowed_by = now.slowed_by;
     }
     const DeviceSensors after = backend.sensors();
     energy.seconds = now_s() - start;
@@ -141,6 +155,7 @@ class Measurement {
   Engine& engine_;
   const Workload& workload_;
   Plan* plan_ = nullptr;
+  DeviceBlock flush_;
   std::vector<float> actions_;
   std::map<std::string, std::vector<double>> stages_;
   std::vector<std::string> stage_order_;
@@ -155,6 +170,27 @@ Times::Times(std::vector<double> ms) : ms_(std::move(ms)) { std::ranges::sort(ms
 double Times::percentile(double p) const {
   const auto rank = static_cast<size_t>(std::ceil(p / 100 * static_cast<double>(ms_.size())));
   return ms_[std::clamp<size_t>(rank, 1, ms_.size()) - 1];
+}
+
+std::pair<double, double> Times::median_interval() const {
+  // The number of calls below the median is binomial: n/2 ± 1.96 · sqrt(n)/2.
+  const double n = static_cast<double>(ms_.size());
+  const double half = 0.98 * std::sqrt(n);
+  const auto at = [&](double rank) { return ms_[static_cast<size_t>(std::clamp(rank, 0.0, n - 1))]; };
+  return {at(std::floor(n / 2 - half)), at(std::ceil(n / 2 + half) - 1)};
+}
+
+size_t Times::outliers() const {
+  const double p50 = percentile(50);
+  std::vector<double> deviations;
+  for (const double one : ms_) deviations.push_back(std::fabs(one - p50));
+  const double limit = p50 + std::max(0.01 * p50, 10 * median(std::move(deviations)));
+  return static_cast<size_t>(ms_.end() - std::ranges::upper_bound(ms_, limit));
+}
+
+std::optional<double> Energy::j_per_call_above_idle() const {
+  if (!j_per_call || !idle_w || calls == 0) return {};
+  return *j_per_call - *idle_w * seconds / static_cast<double>(calls);
 }
 
 void call(Engine& engine, const Workload& workload, std::vector<float>& actions, OpTimes* times) {

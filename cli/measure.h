@@ -4,6 +4,7 @@
 #include <map>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/engine.h"
@@ -15,6 +16,7 @@ struct MeasureOptions {
   int64_t iters = 0;  // timed calls; 0: at least 3, and `seconds`
   double seconds = 10;
   double power_seconds = 2;  // calls back to back for the energy counter; 0: none
+  bool cold = false;         // empty the caches before each timed call
 };
 
 // Sorted milliseconds.
@@ -25,6 +27,11 @@ class Times {
   double max() const { return ms_.back(); }
   double min() const { return ms_.front(); }
   size_t count() const { return ms_.size(); }
+  // Where the median of all calls lies with 95 % confidence, from the order of the timed ones alone: no distribution is
+  // assumed. The whole range below six calls.
+  std::pair<double, double> median_interval() const;
+  // Calls that took 1 % and ten median deviations longer than the median. They stay in all figures.
+  size_t outliers() const;
 
  private:
   std::vector<double> ms_;
@@ -42,6 +49,10 @@ struct Energy {
   double seconds = 0;
   std::optional<double> j_per_call, mean_w;
   std::optional<double> core_mhz, memory_mhz;  // medians of samples taken between calls
+  std::optional<double> idle_w;                // before the calls
+  std::optional<std::string> slowed_by;        // what held the clocks down in any sample; empty: nothing
+  // Without what the card draws when it does nothing.
+  std::optional<double> j_per_call_above_idle() const;
 };
 
 struct Measured {

@@ -1,9 +1,11 @@
 // tendon report: where the time goes in a trace of ours, of PyTorch's profiler or of rocprof; or what differs between
 // two.
+#include <algorithm>
 #include <fstream>
 #include <map>
 
 #include "base/check.h"
+#include "cards.h"
 #include "commands.h"
 #include "trace/read.h"
 #include "trace/render.h"
@@ -19,7 +21,17 @@ struct ReportOptions {
 };
 
 trace::Summary read(const std::string& path, const ReportOptions& options) {
-  return summarize(trace::read_trace(path), options.summary);
+  const trace::Trace trace = trace::read_trace(path);
+  trace::SummaryOptions summary = options.summary;
+  if (summary.peak_tflops == 0) {
+    // A trace of ours names its device among the facts.
+    std::vector<std::string> devices = trace.devices;
+    for (const auto& [key, value] : trace.facts) {
+      if (key == "device") devices.push_back(value);
+    }
+    for (const std::string& device : devices) summary.peak_tflops = std::max(summary.peak_tflops, peak_tflops(device));
+  }
+  return summarize(trace, summary);
 }
 
 int run_report(const ReportOptions& options) {
@@ -65,7 +77,8 @@ Command add_report(CLI::App& app) {
   app.add_option("--top", options->summary.top, "rows of each table")
       ->check(CLI::Range(1, 100000))
       ->capture_default_str();
-  app.add_option("--peak-tflops", options->summary.peak_tflops, "the device's best product rate, for the share of peak")
+  app.add_option("--peak-tflops", options->summary.peak_tflops,
+                 "the device's best product rate, for the share of peak (default: of known cards, else none)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--vision-layers", options->summary.layers.vision, "layers that stages are told by")
       ->check(CLI::Range(2, 1000))

@@ -9,6 +9,7 @@
 #include <fstream>
 
 #include "base/check.h"
+#include "model/synth.h"
 
 namespace tendon::cli {
 
@@ -102,6 +103,17 @@ Session open_session(const ModelOptions& options, const SessionOptions& session_
            variant_name(session.model.config.variant), session.load_s, session.ready_s,
            dtype_name(engine_options.precision), session.model.config.horizon, session.engine->schedule().times.size());
   return session;
+}
+
+ModelConfig load_config(const ModelOptions& options) {
+  const LoadOptions load = options.load_options();
+  if (const std::optional<ModelConfig> synthetic = parse_synthetic(options.checkpoint)) {
+    ModelConfig config = *synthetic;
+    if (load.horizon.option) config.horizon = *load.horizon.option;
+    if (load.max_token_len.option) config.max_token_len = *load.max_token_len.option;
+    return config;
+  }
+  return load_model(options.checkpoint, load, stderr_log()).config;
 }
 
 size_t Session::device_bytes_used() const {

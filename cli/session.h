@@ -60,6 +60,9 @@ struct SessionOptions {
 };
 Session open_session(const ModelOptions& options, const SessionOptions& session_options = {});
 
+// Of the model alone: synthetic weights are not made.
+ModelConfig load_config(const ModelOptions& options);
+
 // "[tendon] …" lines on standard error; silent when quiet.
 LogSink stderr_log();
 // One rewritten line on a terminal, nothing elsewhere.

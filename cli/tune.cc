@@ -8,7 +8,6 @@
 
 #include "backend/gemm/tuner.h"
 #include "commands.h"
-#include "model/synth.h"
 #include "session.h"
 #include "shape_backend.h"
 #include "version.h"
@@ -25,21 +24,10 @@ struct TuneCommand {
   bool retune = false, list = false;
 };
 
-ModelConfig config_of(const TuneCommand& command) {
-  const LoadOptions load = command.model.load_options();
-  if (const std::optional<ModelConfig> synthetic = parse_synthetic(command.model.checkpoint)) {
-    ModelConfig config = *synthetic;
-    if (load.horizon.option) config.horizon = *load.horizon.option;
-    if (load.max_token_len.option) config.max_token_len = *load.max_token_len.option;
-    return config;
-  }
-  return load_model(command.model.checkpoint, load, stderr_log()).config;
-}
-
 // Of the plans of every combination.
 std::vector<gemm::Desc> descriptions(const TuneCommand& command, const Backend& backend,
                                      const gemm::TuneTarget& target) {
-  ModelConfig config = config_of(command);
+  ModelConfig config = load_config(command.model);
   EngineOptions options = command.model.engine_options();
   options.steps = 1;  // every step has the same shapes
   std::vector<gemm::Desc> list;

@@ -1,4 +1,4 @@
-// The commands that measure and explain, as a user meets them: report, doctor.
+// The commands that measure and explain, as a user meets them: report, doctor, estimates and sweeps of bench.
 #include "command.h"
 
 namespace tendon::test {
@@ -83,6 +83,124 @@ TEST(Doctor, TakesCardsFromAFile) {
   EXPECT_EQ(result.code, 1);
   EXPECT_THAT(result.out, HasSubstr("GPU 0 X: other processes: 2 compute on it"));
   expect_refused({"doctor", "--cards", "/nonexistent.json"}, 3, {"/nonexistent.json"});
+}
+
+const Args kEstimate = {"bench", "--checkpoint", "synthetic:pi0", "--horizon", "10", "--json", "-", "--estimate"};
+
+Args estimate_of(const std::string& card) {
+  Args args = kEstimate;
+  args.push_back(card);
+  return args;
+}
+
+TEST(Estimate, GivesTheMeasuredLimitOfTheStandardWorkloadOnAnH100) {
+  const json h100 = run_json(estimate_of("h100"));
+  EXPECT_TRUE(h100["measured_limits"]);
+  EXPECT_EQ(h100["prefix_rows"], 788);
+  EXPECT_NEAR(h100["attainable_ms"], 6.82, 0.01);  // bench/results/2026-11-28-h100-expert/gpu_check.md
+  double sum = 0;
+  for (const json& stage : h100["stages"]) sum += stage["attainable_ms"].get<double>();
+  EXPECT_NEAR(sum, h100["attainable_ms"], 1e-9);
+  EXPECT_EQ(h100["stages"][1]["bound_by"], "arithmetic");
+  EXPECT_EQ(h100["stages"][2]["bound_by"], "weights");
+}
+
+TEST(Estimate, KnowsTheCardsOfTheTable) {
+  for (const char* name : {"H200", "B200", "4090", "5090", "Thor", "MI300X", "MI350X", "MI355X"}) {
+    const json card = run_json(estimate_of(name));
+    EXPECT_FALSE(card["measured_limits"]) << name;
+    EXPECT_GT(card["attainable_ms"], card["sheet_ms"]) << name;
+    EXPECT_GT(card["sheet_ms"], 0) << name;
+  }
+}
+
+TEST(Estimate, RefusesOtherCardsAndPrecisions) {
+  expect_refused(estimate_of("V100"), 2, {"V100", "MI300X"});
+  Args f32 = estimate_of("H100");
+  f32.insert(f32.end(), {"--precision", "f32"});
+  expect_refused(f32, 2, {"bf16"});
+}
+
+const Args kSweep = {"bench", "--checkpoint", "synthetic:pi0-tiny", "--iters",    "7",        "--steps", "2", "--json",
+                     "-",     "--sweep",      "batch=1,2",          "views=1..3", "horizon=5"};
+
+Args swept(const Args& ranges) {
+  Args args(kSweep.begin(), kSweep.end() - 3);
+  args.insert(args.end(), ranges.begin(), ranges.end());
+  return args;
+}
+
+TEST(Sweep, MeasuresEveryCombination) {
+  const json result = run_json(kSweep);
+  EXPECT_EQ(result["kind"], "sweep");
+  EXPECT_EQ(result["schema"], 1);
+  ASSERT_EQ(result["rows"].size(), 6U);
+  std::vector<std::pair<int, int>> shapes;
+  for (const json& row : result["rows"]) {
+    SCOPED_TRACE(row.dump());
+    shapes.emplace_back(row["batch"], row["views"]);
+    EXPECT_EQ(row["horizon"], 5);
+    EXPECT_EQ(row["calls"], 7);
+    EXPECT_GT(row["p50_ms"], 0);
+    EXPECT_LE(row["p50_low_ms"], row["p50_ms"]);
+    EXPECT_GE(row["p50_high_ms"], row["p50_ms"]);
+    EXPECT_GT(row["vision_ms"], 0);
+    EXPECT_TRUE(row["j_per_call"].is_null() && row["idle_w"].is_null() && row["slowed_by"].is_null());
+  }
+  const std::vector<std::pair<int, int>> expected = {{1, 1}, {1, 2}, {1, 3}, {2, 1}, {2, 2}, {2, 3}};
+  EXPECT_EQ(shapes, expected);
+  const Result text = tendon({"bench", "--checkpoint", "synthetic:pi05-tiny", "--iters", "2", "--steps", "1", "--cold",
+                              "--sweep", "precision=bf16,f32"});
+  EXPECT_EQ(text.code, 0) << text.err;
+  EXPECT_THAT(text.out, testing::AllOf(HasSubstr("bf16"), HasSubstr("f32"), HasSubstr("emptied before each call")));
+}
+
+TEST(Sweep, PassesOrFailsAgainstABaseline) {
+  const TempDir temp;
+  const std::string file = temp.path() / "baseline.json";
+  json baseline = run_json(swept({"views=1"}));
+  const auto against = [&](double scale) {
+    json scaled = baseline;
+    for (json& row : scaled["rows"]) {
+      for (const char* field : {"p50_ms", "p50_low_ms", "p50_high_ms"}) row[field] = row[field].get<double>() * scale;
+    }
+    write_text(file, scaled.dump());
+    Args args = swept({"views=1"});
+    args.insert(args.end(), {"--baseline", file});
+    return tendon(args);
+  };
+  const Result pass = against(1000);
+  EXPECT_EQ(pass.code, 0) << pass.err;
+  EXPECT_EQ(json::parse(pass.out)["rows"][0]["verdict"], "pass");
+  const Result slower = against(1e-3);
+  EXPECT_EQ(slower.code, 1) << slower.err;
+  EXPECT_EQ(json::parse(slower.out)["rows"][0]["verdict"], "slower");
+
+  const auto refused = [&](const std::string& text, const std::string& part) {
+    write_text(file, text);
+    Args args = swept({"views=1"});
+    args.insert(args.end(), {"--baseline", file});
+    expect_refused(args, 3, {file, part});
+  };
+  refused("{}", "no JSON that tendon bench --sweep wrote");
+  refused(R"({"kind": "sweep", "schema": 99, "rows": []})", "schema 99");
+  refused(R"({"kind": "sweep", "schema": 1, "rows": []})", "none of the rows");
+  refused(R"({"kind": "sweep", "schema": 1, "rows": [{"batch": 1}]})", "damaged");
+}
+
+TEST(Sweep, RefusesRangesThatMakeNoSense) {
+  for (const auto& [range, part] : std::vector<std::pair<std::string, std::string>>{{"batch=0", "'0'"},
+                                                                                    {"batch=65", "64"},
+                                                                                    {"views=1..4", "3"},
+                                                                                    {"views=3..1", "3..1"},
+                                                                                    {"batch=1,,2", "''"},
+                                                                                    {"batch", "''"},
+                                                                                    {"horizon=x", "'x'"},
+                                                                                    {"precision=fp8", "fp8"},
+                                                                                    {"colour=1", "colour"}}) {
+    expect_refused(swept({range}), 2, {range, part});
+  }
+  expect_refused({"bench", "--checkpoint", "synthetic:pi0-tiny", "--baseline", "x.json"}, 2, {"--sweep"});
 }
 
 }  // namespace
