@@ -10,6 +10,7 @@
 #include "policy/policy.h"
 #include "policy/state_file.h"
 #include "policy_options.h"
+#include "replay.h"
 #include "session.h"
 
 namespace tendon::cli {
@@ -18,6 +19,7 @@ namespace {
 struct RunOptions {
   ModelOptions model;
   PolicyArguments policy;
+  ReplayOptions replay;
   std::string state, prompt, noise, out;
   std::vector<std::string> images;
   bool json = false;
@@ -60,6 +62,10 @@ void print_table(const ActionChunk& chunk) {
 }
 
 int run_run(const RunOptions& options) {
+  const bool replays = !options.replay.directory.empty();
+  if (replays && !options.images.empty()) throw_bad_use("--replay has its own pictures: leave --image out.");
+  if (!replays && options.images.empty())
+    throw_bad_use("--image is missing: CAMERA=FILE, for instance --image base=front.jpg; once per camera.");
   const Preset& preset = find_preset(options.policy.preset);
   if (!options.out.empty() && !options.out.ends_with(".npy") && !options.out.ends_with(".json")) {
     throw_bad_use("--out {}: the name must end in .npy or .json.", options.out);
@@ -67,7 +73,7 @@ int run_run(const RunOptions& options) {
   if (options.policy.tokens.empty() && options.policy.tokenizer.empty())
     throw_bad_use("Give --tokenizer FILE with a text prompt, or --tokens IDS.");
   const LogSink log = stderr_log();
-  Session session = open_session(options.model, {.preset = &preset, .taps = false});
+  Session session = open_session(options.model, {.preset = &preset, .serving_lengths = replays});
   const ModelConfig& config = session.model.config;
 
   std::optional<Tokenizer> tokenizer;
@@ -75,6 +81,13 @@ int run_run(const RunOptions& options) {
   const std::optional<NormStats> stats = find_stats(options.policy, session.model, preset, log);
   Policy policy(*session.engine, preset, stats, tokenizer ? &*tokenizer : nullptr,
                 {.adapter = {}, .strict_prompt = options.policy.strict_prompt});
+  if (replays) {
+    ReplayOptions replay = options.replay;
+    replay.json = options.json;
+    if (!options.policy.tokens.empty())
+      replay.tokens = parse_tokens(options.policy.tokens, static_cast<int>(config.vocab));
+    return run_replay(policy, replay);
+  }
   const Observation observation = read_observation(options, preset, config);
   std::vector<float> noise(static_cast<size_t>(config.horizon * config.action_dim));
   if (options.noise.empty()) {
@@ -138,8 +151,12 @@ Command add_run(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   options->model.add_to(app);
   options->policy.add_to(app);
-  app.add_option("--image", options->images, "CAMERA=FILE (JPEG or PNG), e.g. base=front.jpg; once per camera")
-      ->required();
+  app.add_option("--image", options->images, "CAMERA=FILE (JPEG or PNG), e.g. base=front.jpg; once per camera");
+  app.add_option("--replay", options->replay.directory,
+                 "a recording of tendon serve --record: run its requests again and compare the actions");
+  app.add_option("--tolerance", options->replay.tolerance, "with --replay: difference that an action may have")
+      ->check(CLI::NonNegativeNumber)
+      ->capture_default_str();
   app.add_option("--state", options->state, "file (JSON, CSV) or comma-separated numbers, the robot's units");
   app.add_option("--prompt", options->prompt, "task text (needs --tokenizer)");
   app.add_option("--noise", options->noise, "starting noise (H, action_dim) as .npy");

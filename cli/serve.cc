@@ -101,7 +101,7 @@ int run_serve(ServeOptions options) {
   PolicyModelOptions model_options;
   model_options.seed = options.policy.seed;
   model_options.batch_sizes = batch_sizes_up_to(options.max_batch);
-  SessionOptions session_options{.preset = &preset};
+  SessionOptions session_options{.preset = &preset, .serving_lengths = true};
   for (const int64_t views : possible_views(preset)) {
     for (const size_t size : model_options.batch_sizes)
       session_options.prepared.push_back({static_cast<int64_t>(size), views});

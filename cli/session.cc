@@ -92,8 +92,7 @@ Session open_session(const ModelOptions& options, const SessionOptions& session_
       options.engine_options(checkpoint == nullptr ? CheckpointConfig{} : checkpoint->config());
   engine_options.taps = session_options.taps;
   engine_options.prepared = session_options.prepared;
-  engine_options.prompt_lengths = session_options.prompt_lengths;
-  if (!session_options.prepared.empty() && session_options.prompt_lengths.empty())
+  if (session_options.serving_lengths)
     engine_options.prompt_lengths = serving_prompt_lengths(session.model.config.max_token_len);
   session.engine =
       std::make_unique<Engine>(*session.backend, session.model.config, session.model.weights, engine_options, log);

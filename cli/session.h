@@ -56,7 +56,7 @@ struct SessionOptions {
   const Preset* preset = nullptr;
   bool taps = false;
   std::vector<PreparedBatch> prepared = {};  // plans made before the first call
-  std::vector<int64_t> prompt_lengths = {};  // empty and something prepared: serving_prompt_lengths
+  bool serving_lengths = false;              // prompts padded to serving_prompt_lengths
 };
 Session open_session(const ModelOptions& options, const SessionOptions& session_options = {});
 

@@ -1,0 +1,184 @@
+// `tendon serve`, `load` and `run --replay` as processes: start, signals, recordings, refusals.
+#include <fcntl.h>
+#include <spawn.h>
+#include <sys/wait.h>
+
+#include <gmock/gmock.h>
+
+#include <csignal>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "../e2e/tiny.h"
+#include "policy/presets.h"
+#include "raw_client.h"
+#include "server/example_request.h"
+#include "wire/client.h"
+
+extern char** environ;
+
+namespace tendon::test {
+namespace {
+
+using testing::HasSubstr;
+using Args = std::vector<std::string>;
+
+class Process {
+ public:
+  explicit Process(const Args& args) {
+    out_ = temp_.path() / "out";
+    err_ = temp_.path() / "err";
+    Args owned{TENDON_COMMAND};
+    owned.insert(owned.end(), args.begin(), args.end());
+    std::vector<char*> argv;
+    for (std::string& arg : owned) argv.push_back(arg.data());
+    argv.push_back(nullptr);
+    posix_spawn_file_actions_t actions;
+    posix_spawn_file_actions_init(&actions);
+    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
+    posix_spawn_file_actions_addopen(&actions, 1, out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    posix_spawn_file_actions_addopen(&actions, 2, err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    EXPECT_EQ(posix_spawn(&pid_, TENDON_COMMAND, &actions, nullptr, argv.data(), environ), 0);
+    posix_spawn_file_actions_destroy(&actions);
+  }
+  ~Process() {
+    if (pid_ > 0) {
+      kill(pid_, SIGKILL);
+      wait();
+    }
+  }
+  // Exit code, or 128 + signal.
+  int wait() {
+    int status = 0;
+    waitpid(std::exchange(pid_, 0), &status, 0);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
+  }
+  int stop(int signal) {
+    kill(pid_, signal);
+    return wait();
+  }
+  std::string out() const { return read_text(out_); }
+  std::string err() const { return read_text(err_); }
+  // The port in the line that says it listens; 0 when it ended instead.
+  int port() const {
+    for (int i = 0; i < 6000; ++i) {
+      const std::string text = err();
+      const size_t at = text.find("event=listening");
+      if (at != std::string::npos && text.find('\n', at) != std::string::npos)
+        return std::stoi(text.substr(text.find("port=", at) + 5));
+      siginfo_t ended{};
+      if (waitid(P_PID, static_cast<id_t>(pid_), &ended, WEXITED | WNOHANG | WNOWAIT) != 0 || ended.si_pid != 0) break;
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    ADD_FAILURE() << err();
+    return 0;
+  }
+
+ private:
+  TempDir temp_;
+  std::string out_, err_;
+  pid_t pid_ = 0;
+};
+
+Args plus(Args list, const Args& more) {
+  list.insert(list.end(), more.begin(), more.end());
+  return list;
+}
+
+const Args kServe = {"serve",    "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid", "--tokens", "2,5,7",
+                     "--threads", "1",           "--port",             "0"};
+
+void refused(const Args& args, int code, const std::string& part) {
+  Process process(args);
+  EXPECT_EQ(process.wait(), code) << process.err();
+  EXPECT_THAT(process.err(), HasSubstr(part));
+}
+
+TEST(ServeCommand, RecordsAndReplays) {
+  const TempDir temp;
+  const std::string directory = temp.path() / "calls";
+  Process server(plus(kServe, {"--record", directory, "--seed", "5", "--log-requests"}));
+  const std::string url = "ws://127.0.0.1:" + std::to_string(server.port());
+  const Preset& preset = find_preset("pi0_droid");
+  WireClient client(url);
+  EXPECT_THAT(client.read().bytes, HasSubstr("pi0_droid"));
+  for (uint64_t i = 0; i < 3; ++i) {
+    client.write(example_request(preset, {.height = 60, .width = 80, .number = i}));
+    EXPECT_FALSE(client.read().is_text);
+  }
+  client.write("\x80");
+  EXPECT_TRUE(client.read().is_text);
+
+  Process load({"load", "--url", url, "--clients", "2", "--seconds", "0.5", "--json", "-", "--reconnect-every", "3"});
+  EXPECT_EQ(load.wait(), 0) << load.err();
+  const nlohmann::json figures = nlohmann::json::parse(load.out());
+  EXPECT_EQ(figures["lost"], 0);
+  EXPECT_EQ(figures["wrong"], 0);
+  EXPECT_EQ(figures["checked"], true);
+  EXPECT_GT(figures["replies"], 2);
+  EXPECT_GT(figures["ms"]["total"]["p50"], figures["ms"]["infer"]["p50"]);
+
+  EXPECT_EQ(server.stop(SIGTERM), 0);
+  EXPECT_THAT(server.err(), HasSubstr("listening on 127.0.0.1 only"));
+  EXPECT_THAT(server.err(), HasSubstr("event=request client=1"));
+  EXPECT_THAT(server.err(), HasSubstr("event=stopped"));
+
+  const Args replay = {"run",      "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid", "--tokens", "2,5,7",
+                       "--threads", "1",           "--replay",           directory,  "--json"};
+  Process same(replay);
+  EXPECT_EQ(same.wait(), 0) << same.err();
+  const nlohmann::json result = nlohmann::json::parse(same.out());
+  EXPECT_EQ(result["recorded_errors"], 1);
+  EXPECT_EQ(result["largest_difference"], 0);
+  EXPECT_EQ(result["equal"], result["run"]);
+  EXPECT_EQ(result["calls"], 4 + figures["replies"].get<int>());
+  Process other(plus(replay, {"--steps", "3"}));  // another schedule gives other actions
+  EXPECT_EQ(other.wait(), 1) << other.err();
+  refused(plus(kServe, {"--record", directory}), 3, "holds a recording already");
+}
+
+TEST(ServeCommand, InterruptClosesClients) {
+  Process server(kServe);
+  RawClient client(server.port());
+  EXPECT_EQ(client.read().opcode, kBinary);
+  std::thread closing([&] {
+    const RawFrame close = client.read();
+    EXPECT_EQ(close.code(), 1001);
+    client.finish(close);
+  });
+  EXPECT_EQ(server.stop(SIGINT), 0);
+  closing.join();
+}
+
+TEST(ServeCommand, KeyFromAFile) {
+  const TempDir temp;
+  write_text(temp.path() / "key", "secret\n");
+  Process server(plus(kServe, {"--api-key-file", temp.path() / "key", "--host", "127.0.0.1"}));
+  const std::string url = "ws://127.0.0.1:" + std::to_string(server.port());
+  EXPECT_THROW(WireClient(url, {.timeout_s = 10}), Error);
+  WireClient client(url, {.api_key = "secret"});
+  EXPECT_FALSE(client.read().is_text);
+  EXPECT_THAT(server.err(), testing::Not(HasSubstr("secret")));
+  EXPECT_EQ(server.stop(SIGTERM), 0);
+}
+
+TEST(ServeCommand, Refusals) {
+  Process server(kServe);
+  const std::string port = std::to_string(server.port());
+  Args taken = kServe;
+  taken.back() = port;
+  refused(taken, 3, "port " + port);
+  refused(plus(kServe, {"--host", "robot"}), 2, "'robot' is not an address");
+  refused(plus(kServe, {"--max-batch", "0"}), 2, "--max-batch");
+  refused(plus(kServe, {"--api-key-file", "/nonexistent"}), 3, "--api-key-file");
+  refused({"serve", "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid"}, 2, "--tokenizer");
+  refused({"serve", "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi05_droid", "--tokens", "2", "--port", "0"}, 3,
+          "pi05 model");
+  refused({"load", "--url", "ws://127.0.0.1:1", "--seconds", "1"}, 3, "refused");
+  refused({"load", "--url", "127.0.0.1:1"}, 2, "ws://HOST:PORT");
+  refused({"run", "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid", "--tokens", "2", "--replay", "/none"},
+          3, "/none");
+}
+
+}  // namespace
+}  // namespace tendon::test
