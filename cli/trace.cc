@@ -88,6 +88,7 @@ class Tracing {
   void run() {
     if (on_device_) open_tracer();
     engine_.prepare(workload_.samples());
+    if (tracer_ != nullptr) (void)stop_tracer();
     measure_untraced();
     if (tracer_ != nullptr) {
       trace_replay();
@@ -103,7 +104,7 @@ class Tracing {
   }
 
  private:
-  // Before the plan is made: a graph's kernels are then traced by any version of the vendor's library.
+  // Starts it, so that it is on while the plan and its graph are made, whichever of that the vendor's library may need.
   void open_tracer() {
     if (options_.no_kernels) {
       reason_ = "--no-kernels was given";
@@ -115,7 +116,6 @@ class Tracing {
     if (tracer_ == nullptr) return;
     library_ = tracer_->library();
     tracer_->start();
-    (void)stop_tracer();
   }
 
   std::vector<DeviceActivity> stop_tracer() {
