@@ -1,0 +1,127 @@
+// Shared-memory barriers, tensor copies by TMA, clusters: the words of sm_90 that copying kernels are written in.
+#pragma once
+
+#include <cstdint>
+
+#include <cuda.h>
+
+#include "backend/gpu/device/cluster.cuh"
+#include "backend/gpu/device/prelude.cuh"
+
+namespace tendon::gpu::hopper {
+
+// The kernels of this folder exist in code for sm_90a alone.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+#define TENDON_HOPPER 1
+#endif
+
+TENDON_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
+
+// --- barriers in shared memory; a phase ends when all have arrived and all announced bytes have landed -------------
+
+TENDON_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
+  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
+}
+// What was initialised is visible to the cluster, and to copies, after the cluster's next barrier.
+TENDON_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+TENDON_DEVICE void arrive_expecting(uint32_t barrier, int bytes) {
+  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
+}
+// At the barrier of another block of the cluster.
+TENDON_DEVICE void arrive_at(uint32_t barrier, int rank) {
+  asm volatile(
+      "{.reg .b32 remote;"
+      "mapa.shared::cluster.u32 remote, %0, %1;"
+      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}" ::"r"(barrier),
+      "r"(rank)
+      : "memory");
+}
+TENDON_DEVICE bool phase_ended(uint32_t barrier, uint32_t parity) {
+  uint32_t ended;
+  asm volatile(
+      "{.reg .pred p;"
+      "mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2;"
+      "selp.u32 %0, 1, 0, p;}"
+      : "=r"(ended)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return ended != 0;
+}
+TENDON_DEVICE void wait_phase(uint32_t barrier, uint32_t parity) {
+#ifdef TENDON_BOUNDED_WAITS
+  for (int i = 0; i < TENDON_BOUNDED_WAITS; ++i) {
+    if (phase_ended(barrier, parity)) return;
+  }
+  __trap();
+#else
+  while (!phase_ended(barrier, parity)) {
+  }
+#endif
+}
+
+// --- copies of boxes of a tensor into shared memory, announced to a barrier ------------------------------------------
+
+TENDON_DEVICE void prefetch_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
+// To the same place in every block of the cluster whose bit in `blocks` is set. Coordinates begin with the innermost.
+template <bool kMany>
+TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, uint16_t blocks, int c0, int c1) {
+  if constexpr (kMany) {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1), "h"(blocks)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {%3, %4}], [%2];" ::"r"(
+            to),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1)
+        : "memory");
+  }
+}
+template <bool kMany>
+TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, uint16_t blocks, int c0, int c1,
+                            int c2, int c3) {
+  if constexpr (kMany) {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%3, %4, %5, %6}], [%2], %7;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "h"(blocks)
+        : "memory");
+  } else {
+    asm volatile(
+        "cp.async.bulk.tensor.4d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        " [%0], [%1, {%3, %4, %5, %6}], [%2];" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+        : "memory");
+  }
+}
+
+// --- warpgroups ------------------------------------------------------------------------------------------------------
+
+// 128 threads at the barrier `id`, 1 to 15.
+TENDON_DEVICE void warpgroup_sync(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
+template <int kRegisters>
+TENDON_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+TENDON_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
+// Two 8×8 matrices of bf16 (one beside the other in registers, as wgmma leaves sums), or four, stored transposed: lane
+// l gives the address of row l % 8 of matrix l / 8.
+TENDON_DEVICE void store_transposed(uint32_t to, uint32_t a, uint32_t b) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
+}
+TENDON_DEVICE void store_transposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
+
+}  // namespace tendon::gpu::hopper
