@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/hopper/products.h"
 #include "backend/gpu/cards.h"
 #include "backend/gpu/gpu_backend.h"
 
@@ -63,6 +64,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
                   "cuBLASLt (libcublasLt.so.13 or .12) cannot be opened: products run on tendon's own, slower kernels. "
                   "Install the CUDA libraries, or put their folder into LD_LIBRARY_PATH.");
     }
+    parts.special = gpu::hopper::open_products(*parts.runtime);
     const std::string card = parts.runtime->info().name;
     parts.table = options.gemm_table.empty() ? gemm::Table::built_in(card) : gemm::Table::read(options.gemm_table);
     if (!parts.table) {

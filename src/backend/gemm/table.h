@@ -11,7 +11,8 @@
 namespace tendon::gemm {
 
 // A kernel is named by who computes: "own:128x256x64x3/2" is a tile of gpu/gemm.h and the parts that K is cut into,
-// "cublaslt:66.20.35.1.0.0.0.0.2" an algorithm of that library (backend/cuda/cublaslt.cc has the order of the numbers).
+// "cublaslt:66.20.35.1.0.0.0.0.2" an algorithm of that library (backend/cuda/cublaslt.cc has the order of the numbers),
+// "wgmma:256x200x3/1x2/1" a tile of cuda/hopper/tiles.h.
 struct Row {
   Desc desc;
   std::string kernel;

@@ -9,7 +9,7 @@ namespace {
 constexpr size_t kFinalists = 4;
 constexpr double kNoLimit = std::numeric_limits<double>::infinity();
 
-bool is_own(const std::string& kernel) { return kernel.starts_with("own:"); }
+bool is_own(const std::string& kernel) { return kernel.starts_with("own:") || kernel.starts_with("wgmma:"); }
 
 void keep_faster(Measured& best, const Measured& other) {
   if (best.kernel.empty() || other.us < best.us) best = other;

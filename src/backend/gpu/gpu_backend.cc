@@ -231,7 +231,8 @@ class GpuExecutable final : public Executable {
 class GpuBackend final : public Backend, public gemm::TuneTarget {
  public:
   explicit GpuBackend(GpuBackendParts parts)
-      : parts_(std::move(parts)), products_(*parts_.runtime, parts_.library.get(), std::move(parts_.table)) {}
+      : parts_(std::move(parts)),
+        products_(*parts_.runtime, parts_.library.get(), parts_.special.get(), std::move(parts_.table)) {}
 
   std::string_view name() const override { return parts_.name; }
   DeviceInfo info() const override { return parts_.runtime->info(); }

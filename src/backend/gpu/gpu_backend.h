@@ -8,6 +8,7 @@
 #include "backend/gemm/table.h"
 #include "backend/gpu/library_gemm.h"
 #include "backend/gpu/runtime.h"
+#include "backend/gpu/special_products.h"
 #include "base/log.h"
 
 namespace tendon::gpu {
@@ -15,9 +16,10 @@ namespace tendon::gpu {
 struct GpuBackendParts {
   std::string name;  // "cuda"
   std::unique_ptr<Runtime> runtime;
-  std::unique_ptr<LibraryGemm> library;   // null: products run on our own kernels. Goes before the runtime does.
-  std::optional<gemm::Table> table = {};  // which kernel runs which product
-  bool graph = true;                      // false: launch a plan's kernels one by one
+  std::unique_ptr<LibraryGemm> library;  // null: products run on our own kernels. Goes before the runtime does.
+  std::unique_ptr<SpecialProducts> special = nullptr;  // kernels of this architecture alone
+  std::optional<gemm::Table> table = {};               // which kernel runs which product
+  bool graph = true;                                   // false: launch a plan's kernels one by one
   LogSink log = {};
 };
 

@@ -69,10 +69,11 @@ std::string own_name(const Cut& cut) {
   return fmt::format("{}{}/{}", kOwn, tiles()[static_cast<size_t>(cut.tile)].name(), cut.splits);
 }
 
-// The part of "cublaslt:66.20" behind the name of the library; nothing when another computes it.
-std::optional<std::string_view> algorithm_of(const LibraryGemm* library, std::string_view kernel) {
-  if (library == nullptr) return {};
-  const std::string_view name = library->name();
+// The part of "cublaslt:66.20" behind the name of who computes it; nothing when another does, or it is not here.
+template <class Computes>
+std::optional<std::string_view> algorithm_of(const Computes* who, std::string_view kernel) {
+  if (who == nullptr) return {};
+  const std::string_view name = who->name();
   if (!kernel.starts_with(name) || !kernel.substr(name.size()).starts_with(":")) return {};
   return kernel.substr(name.size() + 1);
 }
@@ -116,11 +117,18 @@ std::optional<Tensor> stacked(std::initializer_list<Tensor> parts) {
   return all;
 }
 
-Products::Products(Runtime& runtime, const LibraryGemm* library, std::optional<gemm::Table> table)
-    : runtime_(runtime), library_(library), table_(std::move(table)), multiprocessors_(runtime.info().threads_or_sms) {
+Products::Products(Runtime& runtime, const LibraryGemm* library, const SpecialProducts* special,
+                   std::optional<gemm::Table> table)
+    : runtime_(runtime),
+      library_(library),
+      special_(special),
+      table_(std::move(table)),
+      multiprocessors_(runtime.info().threads_or_sms) {
   if (!table_) return;
   for (const gemm::Row& row : table_->rows()) {
-    if (row.kernel.starts_with(kOwn) && !parse_cut(std::string_view(row.kernel).substr(kOwn.size()))) {
+    const auto tile = algorithm_of(special_, row.kernel);
+    if ((tile && !special_->exists(*tile)) ||
+        (row.kernel.starts_with(kOwn) && !parse_cut(std::string_view(row.kernel).substr(kOwn.size())))) {
       throw_bad_input("{}, line {}: there is no tile '{}'. Measure this product again with `tendon tune`.",
                       table_->name(), row.line, row.kernel);
     }
@@ -149,7 +157,9 @@ Products::Choice Products::choose(const Product& p) const {
     why = "unmeasured: not in this card's GEMM table";
     if (const gemm::Row* const row = table_->find(describe(p)); row != nullptr) {
       bool usable = algorithm_of(library_, row->kernel) && library_takes(p);
-      if (row->kernel.starts_with(kOwn)) {
+      if (const auto tile = algorithm_of(special_, row->kernel)) {
+        usable = special_->takes(p, *tile);
+      } else if (row->kernel.starts_with(kOwn)) {
         usable = cut_fits(p, *parse_cut(std::string_view(row->kernel).substr(kOwn.size())), kWorkspaceBytes);
       }
       if (usable) return {row->kernel, row->desc.m == p.out.rows() ? "" : "measured with other rows"};
@@ -183,6 +193,9 @@ std::vector<std::string> Products::candidates(const Product& p) const {
     for (const std::string& algorithm : library_->algorithms(library_args(p, library_scratch(p, nullptr))))
       names.push_back(fmt::format("{}:{}", library_->name(), algorithm));
   }
+  if (special_ != nullptr) {
+    for (const std::string& tile : special_->kernels(p)) names.push_back(fmt::format("{}:{}", special_->name(), tile));
+  }
   for (int t = 0; t < static_cast<int>(tiles().size()); ++t) {
     for (const int splits : {1, 2, 3, 4, 5, 6, 8, 12, 16}) {
       if (cut_fits(p, {t, splits}, kWorkspaceBytes)) names.push_back(own_name({t, splits}));
@@ -195,6 +208,7 @@ Launch Products::prepare_kernel(const Product& p, std::string_view kernel, const
   if (const auto algorithm = algorithm_of(library_, kernel)) {
     return library_takes(p) ? prepare_library(p, *algorithm, memory) : Launch();
   }
+  if (const auto tile = algorithm_of(special_, kernel)) return special_->prepare(p, *tile);
   if (!kernel.starts_with(kOwn)) return {};
   const std::optional<Cut> cut = parse_cut(kernel.substr(kOwn.size()));
   if (!cut || !cut_fits(p, *cut, kWorkspaceBytes)) return {};

@@ -9,13 +9,12 @@
 
 #include "backend/gemm/table.h"
 #include "backend/gpu/gemm.h"
+#include "backend/gpu/launch.h"
 #include "backend/gpu/library_gemm.h"
 #include "backend/gpu/runtime.h"
+#include "backend/gpu/special_products.h"
 
 namespace tendon::gpu {
-
-// Launches one operation; captured in a graph or called directly.
-using Launch = std::function<void(Stream)>;
 
 // What preparing a product may use.
 struct ProductMemory {
@@ -33,14 +32,16 @@ std::optional<Tensor> stacked(std::initializer_list<Tensor> parts);
 
 class Products {
  public:
-  // Without a library our own kernels run everything. Throws Error(kBadInput) when the table names a tile of our own
-  // that does not exist. Both pointers must outlive this.
-  Products(Runtime& runtime, const LibraryGemm* library, std::optional<gemm::Table> table);
+  // Without a library our own kernels run everything; `special` is null where the card has no kernels of its own.
+  // Throws Error(kBadInput) when the table names a tile of our own that does not exist. All pointers must outlive this.
+  Products(Runtime& runtime, const LibraryGemm* library, const SpecialProducts* special,
+           std::optional<gemm::Table> table);
   ~Products();
   Products(const Products&) = delete;
   Products& operator=(const Products&) = delete;
 
-  // For `tendon info`: "cublaslt:66.20.35.1.0.0.0.0.2", "own:64x64x64x4/1", and why when it was not measured.
+  // For `tendon info`: "cublaslt:66.20.35.1.0.0.0.0.2", "own:64x64x64x4/1", "wgmma:256x200x3/1x2/1", and why when it
+  // was not measured.
   std::string kernel_name(const Product& p) const;
   Launch prepare(const Product& p, const ProductMemory& memory) const;
 
@@ -63,6 +64,7 @@ class Products {
 
   Runtime& runtime_;
   const LibraryGemm* library_;
+  const SpecialProducts* special_;
   std::optional<gemm::Table> table_;
   int multiprocessors_;
   mutable void* workspace_ = nullptr;  // of split products, made when the first one is prepared

@@ -7,7 +7,9 @@
 #include <fstream>
 
 #include "backend/gemm/tuner.h"
+#include "backend/gpu/gpu_backend.h"
 #include "backend/sim/sim_backend.h"
+#include "backend/sim/sim_library.h"
 
 namespace tendon::test {
 namespace {
@@ -48,6 +50,66 @@ TEST(Choice, TakesTheRowThenItsNeighbourThenTheLibrary) {
   EXPECT_EQ(b->kernel_name(linear(1000)), "gemm (sim_library, unmeasured: not in this card's GEMM table)");
   EXPECT_EQ(sim::make_sim_backend({}, {})->kernel_name(linear(10)),
             "gemm (sim_library, unmeasured: this card has no GEMM table)");
+}
+
+// Kernels of one architecture, played by our own plain products. They take bf16 only.
+class SpecialTiles final : public gpu::SpecialProducts {
+ public:
+  std::string_view name() const override { return "special"; }
+  bool exists(std::string_view kernel) const override { return kernel == "a" || kernel == "b"; }
+  std::vector<std::string> kernels(const gpu::Product& p) const override {
+    return takes(p, "a") ? std::vector<std::string>{"a", "b"} : std::vector<std::string>{};
+  }
+  bool takes(const gpu::Product& p, std::string_view kernel) const override {
+    return exists(kernel) && p.x.dtype == DType::kBf16;
+  }
+  gpu::Launch prepare(const gpu::Product& p, std::string_view kernel) const override {
+    if (!takes(p, kernel)) return {};
+    return [p](gpu::Stream stream) { gpu::launch_product(p, {gpu::plain_tile(), 1}, nullptr, stream); };
+  }
+};
+
+std::unique_ptr<Backend> special_backend(const std::string& rows) {
+  return gpu::make_gpu_backend(
+      {.name = "sim",
+       .runtime = sim::make_sim_runtime({}),
+       .library = sim::make_sim_library(),
+       .special = std::make_unique<SpecialTiles>(),
+       .table = gemm::Table::parse("m,n,k,x,w,out,epilogue,kernel,us,date,commit\n" + rows, "table.csv")});
+}
+
+TEST(Choice, KernelsOfOneArchitectureRunWhatTheTableGivesThem) {
+  const auto b = special_backend(
+      "100,32,64,bf16,bf16,bf16,none,special:b,1.0,2026-01-31,abc\n"
+      "100,32,64,f32,f32,f32,none,special:b,1.0,2026-01-31,abc\n");
+  EXPECT_EQ(b->kernel_name(linear(100)), "gemm (special:b)");
+  EXPECT_EQ(b->kernel_name(linear(60)), "gemm (special:b, measured with other rows)");
+  // Not what they do not take, nor what was not measured.
+  EXPECT_THAT(b->kernel_name(linear(100, DType::kF32)), StartsWith("gemm (sim_library,"));
+  EXPECT_THAT(b->kernel_name(linear(1000)), StartsWith("gemm (sim_library,"));
+  // On a card that does not have them, the row is passed over.
+  EXPECT_THAT(backend("100,32,64,bf16,bf16,bf16,none,special:b,1.0,2026-01-31,abc\n")->kernel_name(linear(100)),
+              StartsWith("gemm (sim_library,"));
+  try {
+    special_backend("100,32,64,bf16,bf16,bf16,none,special:c,1.0,2026-01-31,abc\n");
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
+    EXPECT_THAT(error.what(), HasSubstr("table.csv, line 2: there is no tile 'special:c'"));
+  }
+}
+
+TEST(Choice, TheTunerTriesKernelsOfOneArchitecture) {
+  const auto b = special_backend("");
+  const auto trial = b->tune_target()->make_trial({.m = 5, .n = 24, .k = 72, .epilogue = "bias+gelu"});
+  const std::vector<std::string> kernels = trial->candidates();
+  EXPECT_THAT(kernels, testing::Contains("special:a"));
+  EXPECT_THAT(kernels, testing::Contains("special:b"));
+  EXPECT_LE(trial->error("special:a"), 1.0);
+  EXPECT_TRUE(std::isinf(trial->error("special:c")));
+  const auto f32 =
+      b->tune_target()->make_trial({.m = 5, .n = 24, .k = 72, .x = DType::kF32, .w = DType::kF32, .out = DType::kF32});
+  EXPECT_THAT(f32->candidates(), testing::Each(testing::Not(StartsWith("special:"))));
 }
 
 TEST(Choice, LeavesTheLibraryWhatItCanDoExactly) {

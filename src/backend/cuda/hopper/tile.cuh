@@ -10,29 +10,16 @@
 #pragma once
 
 #include "backend/cuda/hopper/copies.cuh"
+#include "backend/cuda/hopper/tiles.h"
 #include "backend/cuda/hopper/wgmma.cuh"
-#include "ops/basic_ops.h"
 
 namespace tendon::gpu::hopper {
 
-struct TileArgs {
-  const float* bias;     // null: none
-  const Bf16* residual;  // null: none
-  Bf16* out;
-  int64_t residual_stride, out_stride;
-  int rows, cols;    // of out
-  int steps;         // of 64 along K
-  int token_tiles;   // groups of kClusterTokens tiles along M
-  int tiles;         // such groups in all
-  Activation activation;
-};
-
-constexpr int kDepth = 64;
-constexpr int kRowBytes = 128;
+constexpr int kRowBytes = 2 * kDepth;
 constexpr int kChunkGroups = 4;  // of eight tokens: what the epilogue turns at once
 
-template <int kWarpgroups_, int kBlocks_, int kTokens_, int kStages_, int kClusterWeights_ = 1,
-          int kClusterTokens_ = 1, int kParts_ = 1>
+template <int kWarpgroups_, int kBlocks_, int kTokens_, int kStages_, int kClusterWeights_ = 1, int kClusterTokens_ = 1,
+          int kParts_ = 1>
 struct Tile {
   static constexpr int kWarpgroups = kWarpgroups_;  // that multiply
   static constexpr int kBlocks = kBlocks_;          // of 64 weight rows, per warpgroup
@@ -48,10 +35,10 @@ struct Tile {
   static constexpr int kThreads = kMultipliers + 128;
   static constexpr int kStageBytes = (kWeights + kTokens) * kRowBytes;
   static constexpr int kTurnBytes = kChunkGroups * 8 * kRowBytes;
-  static constexpr int kSharedBytes =
-      kStages * kStageBytes + kWarpgroups * 2 * kTurnBytes + 2 * kStages * 8 + 1024;
+  static constexpr int kSharedBytes = kStages * kStageBytes + kWarpgroups * 2 * kTurnBytes + 2 * kStages * 8 + 1024;
   static constexpr int kMostGroups = (kGroups + kParts - 1) / kParts;
-  static constexpr int begin_of(int part) { return part * kGroups / kParts; }
+  template <int kPart>
+  static constexpr int kBegin = kPart* kGroups / kParts;  // the first group of tokens that a part finishes
   static_assert(kTokens % 8 == 0 && kTokens <= 256);
   static_assert(kWeights / kClusterTokens <= 256 && kWeights % (16 * kClusterTokens) == 0);
   static_assert(kTokens % (8 * kClusterWeights) == 0);
@@ -101,7 +88,8 @@ struct Ring {
 
 // This block's share of what the cluster needs at one step, to all that need it.
 template <class T, bool kGateUp>
-TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, const Place<T>& place, int first, int step) {
+TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, const Place<T>& place, int first,
+                                int step) {
   constexpr int kShare = T::kWeights / T::kClusterTokens;
   const auto blocks = static_cast<uint16_t>(((1 << T::kClusterTokens) - 1) << place.rank(place.weights, 0));
   const uint32_t to = ring.weights() + place.tokens * kShare * kRowBytes;
@@ -113,7 +101,8 @@ TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, con
   }
 }
 template <class T>
-TENDON_DEVICE void copy_tokens(const Ring<T>& ring, const CUtensorMap* map, const Place<T>& place, int first, int step) {
+TENDON_DEVICE void copy_tokens(const Ring<T>& ring, const CUtensorMap* map, const Place<T>& place, int first,
+                               int step) {
   constexpr int kShare = T::kTokens / T::kClusterWeights;
   uint32_t blocks = 0;
 #pragma unroll
@@ -177,11 +166,11 @@ TENDON_DEVICE uint32_t finished_gate_up(const float (&y)[4]) {
 template <class T, bool kGateUp, int kBegin, int kEnd>
 TENDON_DEVICE void finish(float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, uint32_t turn, int warpgroup,
                           int first_col, int first_token, const float (&bias)[T::kBlocks][2]) {
-  constexpr int kPasses = kGateUp ? 1 : T::kBlocks;             // over columns
-  constexpr int kCols = kGateUp ? 32 * T::kBlocks : 64;         // of a pass
-  constexpr int kPieces = kCols / 8;                            // 16-byte pieces of a token
+  constexpr int kPasses = kGateUp ? 1 : T::kBlocks;      // over columns
+  constexpr int kCols = kGateUp ? 32 * T::kBlocks : 64;  // of a pass
+  constexpr int kPieces = kCols / 8;                     // 16-byte pieces of a token
   constexpr int kChunks = (kEnd - kBegin + kChunkGroups - 1) / kChunkGroups;
-  constexpr int kTurns = kChunkGroups * 8 * kPieces / 128;      // pieces of a thread
+  constexpr int kTurns = kChunkGroups * 8 * kPieces / 128;  // pieces of a thread
   static_assert(kPieces == 4 || kPieces == 8);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int warp = thread / 32;
@@ -290,9 +279,9 @@ TENDON_DEVICE void send_part(const float (&sums)[T::kBlocks][4 * T::kGroups], ui
 #pragma unroll
   for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll
-    for (int g = T::begin_of(kPart); g < T::begin_of(kPart + 1); ++g) {
+    for (int g = T::template kBegin<kPart>; g < T::template kBegin<kPart + 1>; ++g) {
       const float* const y = &sums[block][4 * g];
-      const int index = block * T::kMostGroups + g - T::begin_of(kPart);
+      const int index = block * T::kMostGroups + g - T::template kBegin<kPart>;
       asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to + index * T::kMultipliers * 16), "f"(y[0]),
                    "f"(y[1]), "f"(y[2]), "f"(y[3])
                    : "memory");
@@ -304,14 +293,14 @@ TENDON_DEVICE void add_parts(float (&sums)[T::kBlocks][4 * T::kGroups], uint32_t
 #pragma unroll
   for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll
-    for (int g = T::begin_of(kPart); g < T::begin_of(kPart + 1); ++g) {
+    for (int g = T::template kBegin<kPart>; g < T::template kBegin<kPart + 1>; ++g) {
       float total[4] = {};
 #pragma unroll
       for (int part = 0; part < T::kParts; ++part) {  // in the order of K
         float y[4] = {sums[block][4 * g], sums[block][4 * g + 1], sums[block][4 * g + 2], sums[block][4 * g + 3]};
         if (part != kPart) {
           const int slot = part < kPart ? part : part - 1;
-          const int index = (slot * T::kBlocks + block) * T::kMostGroups + g - T::begin_of(kPart);
+          const int index = (slot * T::kBlocks + block) * T::kMostGroups + g - T::template kBegin<kPart>;
           asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
                        : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3])
                        : "r"(base + (index * T::kMultipliers + multiplier) * 16)
@@ -333,8 +322,8 @@ TENDON_DEVICE void finish_parts(float (&sums)[T::kBlocks][4 * T::kGroups], const
   if constexpr (kPart < T::kParts) {
     if (place.part == kPart) {
       if constexpr (T::kParts > 1) add_parts<T, kPart>(sums, base, static_cast<int>(threadIdx.x) - 128);
-      finish<T, kGateUp, T::begin_of(kPart), T::begin_of(kPart + 1)>(sums, a, turn, warpgroup, first_col, first_token,
-                                                                     bias);
+      finish<T, kGateUp, T::template kBegin<kPart>, T::template kBegin<kPart + 1>>(sums, a, turn, warpgroup, first_col,
+                                                                                   first_token, bias);
     }
     finish_parts<T, kGateUp, kPart + 1>(sums, a, base, turn, place, warpgroup, first_col, first_token, bias);
   }
@@ -360,8 +349,8 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
     const int l = lane();
     if (l < kSharers) {
       const int w = l - T::kClusterTokens;
-      arrive_at(used.empty(),
-                l < T::kClusterTokens ? place.rank(place.weights, l) : place.rank(w + (w >= place.weights), place.tokens));
+      arrive_at(used.empty(), l < T::kClusterTokens ? place.rank(place.weights, l)
+                                                    : place.rank(w + (w >= place.weights), place.tokens));
     }
   };
   float sums[T::kBlocks][4 * T::kGroups];
@@ -412,7 +401,8 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
       cluster_arrive();
       cluster_wait();
     }
-    finish_parts<T, kGateUp, 0>(sums, a, ring.base, turn, place, warpgroup, first_col, place.first_token(a, tile), bias);
+    finish_parts<T, kGateUp, 0>(sums, a, ring.base, turn, place, warpgroup, first_col, place.first_token(a, tile),
+                                bias);
   }
 }
 

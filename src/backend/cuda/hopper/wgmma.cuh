@@ -1,4 +1,5 @@
-// wgmma: asynchronous products of a warpgroup, 64 × (8 · groups) × 16, both operands in shared memory, sums in registers.
+// wgmma: asynchronous products of a warpgroup, 64 × (8 · groups) × 16, both operands in shared memory, sums in
+// registers.
 #pragma once
 
 #include <cstdint>

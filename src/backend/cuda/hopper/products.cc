@@ -1,0 +1,169 @@
+#include "backend/cuda/hopper/products.h"
+
+#include <algorithm>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <utility>
+
+#include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/hopper/tiles.h"
+#include "base/check.h"
+
+namespace tendon::gpu::hopper {
+namespace {
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+
+// The driver's function; the program is not linked with the driver.
+Encode find_encode() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  const cudaError_t status =
+      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
+  if (status != cudaSuccess) cudaGetLastError();
+  return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function) : nullptr;
+}
+
+int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+bool aligned_rows(const Tensor& t) {
+  return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+}
+// Not written by an operation of the plan: copied before the kernels in front have ended.
+bool constant(const Tensor& t) { return t.value < 0; }
+
+// From a row of the gate weights to the same of the up weights.
+int64_t up_bytes(const Product& p) { return static_cast<char*>(p.up.data) - static_cast<char*>(p.w.data); }
+
+class HopperProducts final : public SpecialProducts {
+ public:
+  explicit HopperProducts(Encode encode) : encode_(encode) {}
+
+  std::string_view name() const override { return "wgmma"; }
+  bool exists(std::string_view kernel) const override { return find(kernel) != nullptr; }
+  std::vector<std::string> kernels(const Product& p) const override {
+    std::vector<std::string> names;
+    for (const TileInstance& tile : tile_instances()) {
+      if (takes(p, tile)) names.push_back(tile.shape.name());
+    }
+    return names;
+  }
+  bool takes(const Product& p, std::string_view kernel) const override {
+    const TileInstance* const tile = find(kernel);
+    return tile != nullptr && takes(p, *tile);
+  }
+  Launch prepare(const Product& p, std::string_view kernel) const override;
+
+ private:
+  static const TileInstance* find(std::string_view kernel) {
+    const auto found =
+        std::ranges::find_if(tile_instances(), [&](const TileInstance& t) { return t.shape.name() == kernel; });
+    return found == tile_instances().end() ? nullptr : &*found;
+  }
+  static bool takes(const Product& p, const TileInstance& tile);
+  static int clusters_at_once(const TileInstance& tile, bool gate_up);
+  CUtensorMap describe(const Tensor& t, std::span<const uint64_t> shape, std::span<const uint64_t> strides_bytes,
+                       std::span<const uint32_t> box) const;
+
+  Encode encode_;
+};
+
+bool HopperProducts::takes(const Product& p, const TileInstance& tile) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // coordinates have 32 bits
+  const bool rows_fit = aligned_rows(p.x) && aligned_rows(p.w) && aligned_rows(p.out) && constant(p.w) &&
+                        constant(p.bias) && p.x.cols() % 8 == 0 && p.x.cols() > 0 && p.out.cols() % 8 == 0 &&
+                        p.out.rows() > 0 && p.out.rows() < kMost && p.out.cols() < kMost && p.x.cols() < kMost;
+  const bool up_fits = !p.up.defined() || (aligned_rows(p.up) && constant(p.up) && p.up.row_stride == p.w.row_stride &&
+                                           up_bytes(p) > 0 && up_bytes(p) < int64_t{1} << 40);
+  const bool tail_fits = !p.table.defined() && !p.gate.defined() &&
+                         (!p.residual.defined() || (!p.up.defined() && aligned_rows(p.residual))) &&
+                         (!p.up.defined() || (!p.bias.defined() && p.activation == Activation::kNone));
+  return rows_fit && up_fits && tail_fits && ceil_div(p.x.cols(), kDepth) >= tile.shape.parts;
+}
+
+// Asking the driver takes longer than the rest of preparing.
+int HopperProducts::clusters_at_once(const TileInstance& tile, bool gate_up) {
+  static std::mutex mutex;
+  static std::map<std::pair<const TileInstance*, bool>, int> known;
+  const std::scoped_lock lock(mutex);
+  const auto [entry, is_new] = known.try_emplace({&tile, gate_up}, 0);
+  if (is_new) entry->second = tile.clusters_at_once(gate_up);
+  return entry->second;
+}
+
+// A matrix of bf16 whose boxes are copied with 128-byte swizzle; what lies outside of it is read as zero.
+CUtensorMap HopperProducts::describe(const Tensor& t, std::span<const uint64_t> shape,
+                                     std::span<const uint64_t> strides_bytes, std::span<const uint32_t> box) const {
+  CUtensorMap map;
+  const uint32_t steps[4] = {1, 1, 1, 1};
+  const CUresult status =
+      encode_(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<uint32_t>(shape.size()), t.data, shape.data(),
+              strides_bytes.data(), box.data(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  if (status != CUDA_SUCCESS) {
+    throw_device("describing a matrix of shape {} to the card failed with driver status {}", to_string(t.shape),
+                 static_cast<int>(status));
+  }
+  return map;
+}
+
+Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const {
+  const TileInstance* const tile = find(kernel);
+  if (tile == nullptr || !takes(p, *tile)) return {};
+  const TileShape& shape = tile->shape;
+  const bool gate_up = p.up.defined();
+  const int at_once = clusters_at_once(*tile, gate_up);
+  if (at_once == 0) return {};
+
+  const auto depth = static_cast<uint64_t>(p.x.cols());
+  const auto stride = static_cast<uint64_t>(p.w.row_stride) * sizeof(Bf16);
+  const auto w_rows = static_cast<uint64_t>(p.w.rows());
+  const auto w_box = static_cast<uint32_t>(shape.weights / shape.cluster_tokens);
+  CUtensorMap weights;
+  if (gate_up) {  // eight rows of gate, eight of up, and so on
+    weights = describe(p.w, std::array<uint64_t, 4>{depth, 8, 2, w_rows / 8},
+                       std::array<uint64_t, 3>{stride, static_cast<uint64_t>(up_bytes(p)), 8 * stride},
+                       std::array<uint32_t, 4>{kDepth, 8, 2, w_box / 16});
+  } else {
+    weights = describe(p.w, std::array<uint64_t, 2>{depth, w_rows}, std::array<uint64_t, 1>{stride},
+                       std::array<uint32_t, 2>{kDepth, w_box});
+  }
+  const CUtensorMap tokens =
+      describe(p.x, std::array<uint64_t, 2>{depth, static_cast<uint64_t>(p.x.rows())},
+               std::array<uint64_t, 1>{static_cast<uint64_t>(p.x.row_stride) * sizeof(Bf16)},
+               std::array<uint32_t, 2>{kDepth, static_cast<uint32_t>(shape.tokens / shape.cluster_weights)});
+
+  const int64_t token_tiles = ceil_div(p.out.rows(), int64_t{shape.tokens} * shape.cluster_tokens);
+  const int64_t weight_tiles =
+      ceil_div(p.out.cols() * (gate_up ? 2 : 1), int64_t{shape.weights} * shape.cluster_weights);
+  const TileArgs args{.bias = p.bias.defined() ? p.bias.as<const float>() : nullptr,
+                      .residual = p.residual.defined() ? p.residual.as<const Bf16>() : nullptr,
+                      .out = p.out.as<Bf16>(),
+                      .residual_stride = p.residual.row_stride,
+                      .out_stride = p.out.row_stride,
+                      .rows = static_cast<int>(p.out.rows()),
+                      .cols = static_cast<int>(p.out.cols()),
+                      .steps = static_cast<int>(ceil_div(p.x.cols(), kDepth)),
+                      .token_tiles = static_cast<int>(token_tiles),
+                      .tiles = static_cast<int>(token_tiles * weight_tiles),
+                      .activation = p.activation};
+  // A cluster takes tile after tile, but only one where its blocks share out K.
+  const int clusters = shape.parts > 1 ? args.tiles : std::min(args.tiles, at_once);
+  return [=](Stream stream) { tile->launch(gate_up, weights, tokens, args, clusters, stream); };
+}
+
+}  // namespace
+
+std::string TileShape::name() const {
+  return fmt::format("{}x{}x{}/{}x{}/{}", weights, tokens, stages, cluster_weights, cluster_tokens, parts);
+}
+
+std::unique_ptr<SpecialProducts> open_products(Runtime& runtime) {
+  if (runtime.architecture() != 90) return nullptr;
+  runtime.make_current();
+  const Encode encode = find_encode();
+  return encode == nullptr ? nullptr : std::make_unique<HopperProducts>(encode);
+}
+
+}  // namespace tendon::gpu::hopper

@@ -1,0 +1,48 @@
+// The tiles of products on wgmma, as the host sees them.
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include <cuda.h>
+
+#include "backend/gpu/gemm.h"
+
+namespace tendon::gpu::hopper {
+
+// What a tile's kernel is given beside the maps of weights and tokens.
+struct TileArgs {
+  const float* bias;     // (cols), null: none
+  const Bf16* residual;  // (rows, cols), null: none
+  Bf16* out;             // (rows, cols)
+  int64_t residual_stride, out_stride;
+  int rows, cols;
+  int steps;        // of kDepth along K
+  int token_tiles;  // clusters' tiles along the rows
+  int tiles;        // clusters' tiles in all
+  Activation activation;
+};
+
+constexpr int kDepth = 64;  // of K in a stage; a row of it has 128 bytes
+
+// weights × tokens outputs; `stages` steps of K are in shared memory at once. Blocks of a cluster share what they copy:
+// cluster_tokens tiles have the same weights, cluster_weights tiles the same tokens; `parts` blocks share out K.
+// Gate and up rows both count as weights.
+struct TileShape {
+  int weights, tokens, stages, cluster_weights, cluster_tokens, parts;
+  int cluster() const { return cluster_weights * cluster_tokens * parts; }
+  std::string name() const;  // "256x200x3/1x2/1"
+};
+
+struct TileInstance {
+  TileShape shape;
+  void (*launch)(bool gate_up, const CUtensorMap& weights, const CUtensorMap& tokens, const TileArgs& args, int clusters,
+                 Stream stream);
+  // How many clusters the current card runs at once; 0 when none. Throws Error(kDevice).
+  int (*clusters_at_once)(bool gate_up);
+};
+
+std::span<const TileInstance> tile_instances();
+
+}  // namespace tendon::gpu::hopper
