@@ -27,12 +27,13 @@ TENDON_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.relea
 TENDON_DEVICE void arrive_expecting(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// At the barrier of another block of the cluster.
+// At the barrier of another block of the cluster. It orders no memory accesses: release at the scope of the cluster would
+// wait for all of the thread's own, about a microsecond (measured: four times the whole product).
 TENDON_DEVICE void arrive_at(uint32_t barrier, int rank) {
   asm volatile(
       "{.reg .b32 remote;"
       "mapa.shared::cluster.u32 remote, %0, %1;"
-      "mbarrier.arrive.release.cluster.shared::cluster.b64 _, [remote];}" ::"r"(barrier),
+      "mbarrier.arrive.shared::cluster.b64 _, [remote];}" ::"r"(barrier),
       "r"(rank)
       : "memory");
 }
@@ -49,6 +50,7 @@ TENDON_DEVICE bool phase_ended(uint32_t barrier, uint32_t parity) {
 }
 TENDON_DEVICE void wait_phase(uint32_t barrier, uint32_t parity) {
 #ifdef TENDON_BOUNDED_WAITS
+#pragma unroll 1
   for (int i = 0; i < TENDON_BOUNDED_WAITS; ++i) {
     if (phase_ended(barrier, parity)) return;
   }
@@ -57,6 +59,12 @@ TENDON_DEVICE void wait_phase(uint32_t barrier, uint32_t parity) {
   while (!phase_ended(barrier, parity)) {
   }
 #endif
+}
+
+// All threads of the cluster, without ordering memory accesses.
+TENDON_DEVICE void cluster_meet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;" ::: "memory");
+  asm volatile("barrier.cluster.wait.aligned;" ::: "memory");
 }
 
 // --- copies of boxes of a tensor into shared memory, announced to a barrier ------------------------------------------

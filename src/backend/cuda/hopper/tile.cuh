@@ -20,7 +20,7 @@ constexpr int kChunkGroups = 4;  // of eight tokens: what the epilogue turns at 
 
 template <int kWarpgroups_, int kBlocks_, int kTokens_, int kStages_, int kClusterWeights_ = 1, int kClusterTokens_ = 1,
           int kParts_ = 1>
-struct Tile {
+struct WgmmaTile {
   static constexpr int kWarpgroups = kWarpgroups_;  // that multiply
   static constexpr int kBlocks = kBlocks_;          // of 64 weight rows, per warpgroup
   static constexpr int kTokens = kTokens_;
@@ -395,8 +395,7 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block) hold(sums[block]);
     if constexpr (T::kParts > 1) {  // one tile a block: launched so
-      cluster_arrive();
-      cluster_wait();
+      cluster_meet();
       send_parts<T, 0>(sums, ring.base, place);
       cluster_arrive();
       cluster_wait();
@@ -424,8 +423,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
   }
   block_sync();
   if constexpr (T::kCluster > 1) {
-    cluster_arrive();
-    cluster_wait();
+    cluster_meet();
   }
   const Place<T> place(T::kCluster > 1 ? cluster_rank() : 0);
   const int first_tile = static_cast<int>(blockIdx.x) / T::kCluster;
@@ -436,8 +434,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if (threadIdx.x == 0) feed<T, kGateUp>(ring, &weights, &tokens, a, place, first_tile, tile_stride);
     __syncwarp();
     if constexpr (T::kParts > 1) {
-      cluster_arrive();
-      cluster_wait();
+      cluster_meet();
       cluster_arrive();
       cluster_wait();
     }
@@ -447,8 +444,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     multiply<T, kGateUp>(ring, a, place, warpgroup, first_tile, tile_stride);
   }
   if constexpr (T::kCluster > 1 && T::kParts == 1) {  // others still copy into this block, or arrive at its barriers
-    cluster_arrive();
-    cluster_wait();
+    cluster_meet();
   }
 #endif
 }

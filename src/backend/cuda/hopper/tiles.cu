@@ -42,7 +42,7 @@ constexpr TileInstance instance() {
 }
 
 const TileInstance kInstances[] = {
-    instance<Tile<2, 2, 200, 3, 1, 2>>(),
+    instance<WgmmaTile<2, 2, 200, 3, 1, 2>>(),
 };
 
 }  // namespace
