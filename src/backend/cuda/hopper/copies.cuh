@@ -27,8 +27,8 @@ TENDON_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.relea
 TENDON_DEVICE void arrive_expecting(uint32_t barrier, int bytes) {
   asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
 }
-// At the barrier of another block of the cluster. It orders no memory accesses: release at the scope of the cluster would
-// wait for all of the thread's own, about a microsecond (measured: four times the whole product).
+// At the barrier of another block of the cluster. It orders no memory accesses: release at the scope of the cluster
+// would wait for all of the thread's own, about a microsecond (measured: four times the whole product).
 TENDON_DEVICE void arrive_at(uint32_t barrier, int rank) {
   asm volatile(
       "{.reg .b32 remote;"

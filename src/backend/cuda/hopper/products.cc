@@ -1,10 +1,9 @@
 #include "backend/cuda/hopper/products.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
-#include <mutex>
-#include <optional>
-#include <utility>
+#include <string>
 
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/hopper/tiles.h"
@@ -41,32 +40,36 @@ class HopperProducts final : public SpecialProducts {
   explicit HopperProducts(Encode encode) : encode_(encode) {}
 
   std::string_view name() const override { return "wgmma"; }
-  bool exists(std::string_view kernel) const override { return find(kernel) != nullptr; }
+  bool exists(std::string_view kernel) const override {
+    return find(plain_tiles(), kernel) != nullptr || find(gate_up_tiles(), kernel) != nullptr;
+  }
   std::vector<std::string> kernels(const Product& p) const override {
     std::vector<std::string> names;
-    for (const TileInstance& tile : tile_instances()) {
+    for (const TileInstance& tile : tiles_for(p)) {
       if (takes(p, tile)) names.push_back(tile.shape.name());
     }
     return names;
   }
   bool takes(const Product& p, std::string_view kernel) const override {
-    const TileInstance* const tile = find(kernel);
+    const TileInstance* const tile = find(tiles_for(p), kernel);
     return tile != nullptr && takes(p, *tile);
   }
   Launch prepare(const Product& p, std::string_view kernel) const override;
 
  private:
-  static const TileInstance* find(std::string_view kernel) {
-    const auto found =
-        std::ranges::find_if(tile_instances(), [&](const TileInstance& t) { return t.shape.name() == kernel; });
-    return found == tile_instances().end() ? nullptr : &*found;
+  using Tiles = std::span<const TileInstance>;
+  static Tiles tiles_for(const Product& p) { return p.up.defined() ? gate_up_tiles() : plain_tiles(); }
+  static const TileInstance* find(Tiles tiles, std::string_view kernel) {
+    const auto found = std::ranges::find_if(tiles, [&](const TileInstance& t) { return t.shape.name() == kernel; });
+    return found == tiles.end() ? nullptr : &*found;
   }
   static bool takes(const Product& p, const TileInstance& tile);
-  static int clusters_at_once(const TileInstance& tile, bool gate_up);
+  int clusters_at_once(const TileInstance& tile) const;
   CUtensorMap describe(const Tensor& t, std::span<const uint64_t> shape, std::span<const uint64_t> strides_bytes,
                        std::span<const uint32_t> box) const;
 
   Encode encode_;
+  mutable std::map<const TileInstance*, int> clusters_;  // of each tile that was prepared
 };
 
 bool HopperProducts::takes(const Product& p, const TileInstance& tile) {
@@ -83,12 +86,9 @@ bool HopperProducts::takes(const Product& p, const TileInstance& tile) {
 }
 
 // Asking the driver takes longer than the rest of preparing.
-int HopperProducts::clusters_at_once(const TileInstance& tile, bool gate_up) {
-  static std::mutex mutex;
-  static std::map<std::pair<const TileInstance*, bool>, int> known;
-  const std::scoped_lock lock(mutex);
-  const auto [entry, is_new] = known.try_emplace({&tile, gate_up}, 0);
-  if (is_new) entry->second = tile.clusters_at_once(gate_up);
+int HopperProducts::clusters_at_once(const TileInstance& tile) const {
+  const auto [entry, is_new] = clusters_.try_emplace(&tile, 0);
+  if (is_new) entry->second = tile.clusters_at_once();
   return entry->second;
 }
 
@@ -109,11 +109,11 @@ CUtensorMap HopperProducts::describe(const Tensor& t, std::span<const uint64_t> 
 }
 
 Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const {
-  const TileInstance* const tile = find(kernel);
+  const TileInstance* const tile = find(tiles_for(p), kernel);
   if (tile == nullptr || !takes(p, *tile)) return {};
   const TileShape& shape = tile->shape;
   const bool gate_up = p.up.defined();
-  const int at_once = clusters_at_once(*tile, gate_up);
+  const int at_once = clusters_at_once(*tile);
   if (at_once == 0) return {};
 
   const auto depth = static_cast<uint64_t>(p.x.cols());
@@ -150,7 +150,7 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
                       .activation = p.activation};
   // A cluster takes tile after tile, but only one where its blocks share out K.
   const int clusters = shape.parts > 1 ? args.tiles : std::min(args.tiles, at_once);
-  return [=](Stream stream) { tile->launch(gate_up, weights, tokens, args, clusters, stream); };
+  return [=](Stream stream) { tile->launch(weights, tokens, args, clusters, stream); };
 }
 
 }  // namespace

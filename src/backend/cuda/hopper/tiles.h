@@ -37,12 +37,13 @@ struct TileShape {
 
 struct TileInstance {
   TileShape shape;
-  void (*launch)(bool gate_up, const CUtensorMap& weights, const CUtensorMap& tokens, const TileArgs& args, int clusters,
+  void (*launch)(const CUtensorMap& weights, const CUtensorMap& tokens, const TileArgs& args, int clusters,
                  Stream stream);
   // How many clusters the current card runs at once; 0 when none. Throws Error(kDevice).
-  int (*clusters_at_once)(bool gate_up);
+  int (*clusters_at_once)();
 };
 
-std::span<const TileInstance> tile_instances();
+std::span<const TileInstance> plain_tiles();
+std::span<const TileInstance> gate_up_tiles();
 
 }  // namespace tendon::gpu::hopper

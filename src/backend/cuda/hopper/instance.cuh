@@ -1,0 +1,47 @@
+// From a tile's type to what the host sees of it.
+#pragma once
+
+#include "backend/cuda/hopper/tile.cuh"
+#include "backend/cuda/hopper/tiles.h"
+
+namespace tendon::gpu::hopper {
+
+template <class T, bool kGateUp>
+int clusters_at_once() {
+  require(cudaFuncSetAttribute(tile_kernel<T, kGateUp>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
+          "raising a kernel's shared memory");
+  cudaLaunchAttribute cluster{};
+  cluster.id = cudaLaunchAttributeClusterDimension;
+  cluster.val.clusterDim = {T::kCluster, 1, 1};
+  cudaLaunchConfig_t config{};
+  config.gridDim = T::kCluster;
+  config.blockDim = T::kThreads;
+  config.dynamicSmemBytes = T::kSharedBytes;
+  config.attrs = &cluster;
+  config.numAttrs = 1;
+  int clusters = 0;
+  require(cudaOccupancyMaxActiveClusters(&clusters, tile_kernel<T, kGateUp>, &config),
+          "asking how many clusters run at once");
+  return clusters;
+}
+
+template <class T, bool kGateUp>
+void launch_tile(const CUtensorMap& weights, const CUtensorMap& tokens, const TileArgs& args, int clusters,
+                 Stream stream) {
+  launch<tile_kernel<T, kGateUp>>({.grid = static_cast<unsigned>(clusters * T::kCluster),
+                                   .block = T::kThreads,
+                                   .shared_bytes = T::kSharedBytes,
+                                   .stream = stream,
+                                   .overlaps = true,
+                                   .cluster = T::kCluster},
+                                  weights, tokens, args);
+}
+
+template <class T, bool kGateUp>
+constexpr TileInstance instance() {
+  return {{T::kWeights, T::kTokens, T::kStages, T::kClusterWeights, T::kClusterTokens, T::kParts},
+          launch_tile<T, kGateUp>,
+          clusters_at_once<T, kGateUp>};
+}
+
+}  // namespace tendon::gpu::hopper

@@ -1,0 +1,16 @@
+// Tiles of GELU(gate) · up (tile.cuh has the kernel).
+#include "backend/cuda/hopper/instance.cuh"
+
+namespace tendon::gpu::hopper {
+namespace {
+
+// Warpgroups, blocks of 64 weight rows of each, tokens, stages, cluster: weights, tokens.
+const TileInstance kTiles[] = {
+    instance<WgmmaTile<2, 2, 200, 3, 1, 2>, true>(),
+};
+
+}  // namespace
+
+std::span<const TileInstance> gate_up_tiles() { return kTiles; }
+
+}  // namespace tendon::gpu::hopper
