@@ -108,6 +108,18 @@ TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrie
   }
 }
 
+// Four values into the shared memory of another block, counted at its barrier like a copy.
+TENDON_DEVICE uint32_t peer_address(uint32_t shared, int rank) {
+  uint32_t peer;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(shared), "r"(rank));
+  return peer;
+}
+TENDON_DEVICE void send_four(uint32_t peer, uint32_t peer_barrier, const float* y) {
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(peer),
+               "f"(y[0]), "f"(y[1]), "f"(y[2]), "f"(y[3]), "r"(peer_barrier)
+               : "memory");
+}
+
 // --- warpgroups ------------------------------------------------------------------------------------------------------
 
 // 128 threads at the barrier `id`, 1 to 15.

@@ -35,7 +35,8 @@ struct WgmmaTile {
   static constexpr int kThreads = kMultipliers + 128;
   static constexpr int kStageBytes = (kWeights + kTokens) * kRowBytes;
   static constexpr int kTurnBytes = kChunkGroups * 8 * kRowBytes;
-  static constexpr int kSharedBytes = kStages * kStageBytes + kWarpgroups * 2 * kTurnBytes + 2 * kStages * 8 + 1024;
+  static constexpr int kSharedBytes =
+      kStages * kStageBytes + kWarpgroups * 2 * kTurnBytes + (2 * kStages + 1) * 8 + 1024;
   static constexpr int kMostGroups = (kGroups + kParts - 1) / kParts;
   template <int kPart>
   static constexpr int kBegin = kPart* kGroups / kParts;  // the first group of tokens that a part finishes
@@ -54,6 +55,11 @@ struct Place {
       : part(rank / (T::kClusterWeights * T::kClusterTokens)),
         weights(rank / T::kClusterTokens % T::kClusterWeights),
         tokens(rank % T::kClusterTokens) {}
+  // To this block, by the other parts.
+  TENDON_DEVICE int bytes_sent() const {
+    const int groups = (part + 1) * T::kGroups / T::kParts - part * T::kGroups / T::kParts;
+    return (T::kParts - 1) * T::kBlocks * groups * T::kMultipliers * 16;
+  }
   TENDON_DEVICE int rank(int at_weights, int at_tokens) const {
     return (part * T::kClusterWeights + at_weights) * T::kClusterTokens + at_tokens;
   }
@@ -81,6 +87,8 @@ struct Ring {
   }
   TENDON_DEVICE uint32_t full() const { return barriers() + stage * 8; }
   TENDON_DEVICE uint32_t empty() const { return barriers() + (T::kStages + stage) * 8; }
+  // Of the sums that other parts send; used once.
+  TENDON_DEVICE uint32_t sent() const { return barriers() + 2 * T::kStages * 8; }
   TENDON_DEVICE void next() {
     if (++stage == T::kStages) stage = 0, phase ^= 1;
   }
@@ -270,21 +278,19 @@ TENDON_DEVICE void finish(float (&sums)[T::kBlocks][4 * T::kGroups], const TileA
 
 // Sends the sums of other parts' tokens to them and adds up what comes for one's own.
 template <class T, int kPart>
-TENDON_DEVICE void send_part(const float (&sums)[T::kBlocks][4 * T::kGroups], uint32_t base, const Place<T>& place,
-                             int multiplier) {
+TENDON_DEVICE void send_part(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring,
+                             const Place<T>& place, int multiplier) {
   const int slot = place.part < kPart ? place.part : place.part - 1;
-  uint32_t to = base + (slot * T::kBlocks * T::kMostGroups * T::kMultipliers + multiplier) * 16;
   const int rank = (kPart * T::kClusterWeights + place.weights) * T::kClusterTokens + place.tokens;
-  asm volatile("mapa.shared::cluster.u32 %0, %0, %1;" : "+r"(to) : "r"(rank));
+  const uint32_t to =
+      peer_address(ring.base + (slot * T::kBlocks * T::kMostGroups * T::kMultipliers + multiplier) * 16, rank);
+  const uint32_t barrier = peer_address(ring.sent(), rank);
 #pragma unroll
   for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll
     for (int g = T::template kBegin<kPart>; g < T::template kBegin<kPart + 1>; ++g) {
-      const float* const y = &sums[block][4 * g];
       const int index = block * T::kMostGroups + g - T::template kBegin<kPart>;
-      asm volatile("st.shared::cluster.v4.f32 [%0], {%1,%2,%3,%4};" ::"r"(to + index * T::kMultipliers * 16), "f"(y[0]),
-                   "f"(y[1]), "f"(y[2]), "f"(y[3])
-                   : "memory");
+      send_four(to + index * T::kMultipliers * 16, barrier, &sums[block][4 * g]);
     }
   }
 }
@@ -329,10 +335,11 @@ TENDON_DEVICE void finish_parts(float (&sums)[T::kBlocks][4 * T::kGroups], const
   }
 }
 template <class T, int kPart>
-TENDON_DEVICE void send_parts(const float (&sums)[T::kBlocks][4 * T::kGroups], uint32_t base, const Place<T>& place) {
+TENDON_DEVICE void send_parts(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring,
+                              const Place<T>& place) {
   if constexpr (kPart < T::kParts) {
-    if (place.part != kPart) send_part<T, kPart>(sums, base, place, static_cast<int>(threadIdx.x) - 128);
-    send_parts<T, kPart + 1>(sums, base, place);
+    if (place.part != kPart) send_part<T, kPart>(sums, ring, place, static_cast<int>(threadIdx.x) - 128);
+    send_parts<T, kPart + 1>(sums, ring, place);
   }
 }
 
@@ -395,10 +402,9 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block) hold(sums[block]);
     if constexpr (T::kParts > 1) {  // one tile a block: launched so
-      cluster_meet();
-      send_parts<T, 0>(sums, ring.base, place);
-      cluster_arrive();
-      cluster_wait();
+      cluster_meet();               // nobody reads the stages any more, where the sums go
+      send_parts<T, 0>(sums, ring, place);
+      wait_phase(ring.sent(), 0);
     }
     finish_parts<T, kGateUp, 0>(sums, a, ring.base, turn, place, warpgroup, first_col, place.first_token(a, tile),
                                 bias);
@@ -419,6 +425,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       barrier_init(each.full(), 1);
       barrier_init(each.empty(), T::kWarpgroups * 4 * (T::kClusterTokens + T::kClusterWeights - 1));
     }
+    if constexpr (T::kParts > 1) barrier_init(each.sent(), 1);
     barrier_init_done();
   }
   block_sync();
@@ -426,6 +433,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     cluster_meet();
   }
   const Place<T> place(T::kCluster > 1 ? cluster_rank() : 0);
+  if (T::kParts > 1 && threadIdx.x == 0) arrive_expecting(ring.sent(), place.bytes_sent());
   const int first_tile = static_cast<int>(blockIdx.x) / T::kCluster;
   const int tile_stride = static_cast<int>(gridDim.x) / T::kCluster;
   const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
@@ -433,11 +441,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     if constexpr (T::kWarpgroups > 1) give_registers<(T::kWarpgroups > 2 ? 32 : 24)>();
     if (threadIdx.x == 0) feed<T, kGateUp>(ring, &weights, &tokens, a, place, first_tile, tile_stride);
     __syncwarp();
-    if constexpr (T::kParts > 1) {
-      cluster_meet();
-      cluster_arrive();
-      cluster_wait();
-    }
+    if constexpr (T::kParts > 1) cluster_meet();
   } else {
     if constexpr (T::kWarpgroups > 1) take_registers<(T::kWarpgroups > 2 ? 160 : 240)>();
     wait_for_producers();
