@@ -144,4 +144,19 @@ TENDON_DEVICE void store_transposed(uint32_t to, uint32_t a, uint32_t b, uint32_
                : "memory");
 }
 
+TENDON_DEVICE Octet load_octet(uint32_t from) {
+  Octet v;
+  asm volatile("ld.shared.v4.u32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(v.pair[0]), "=r"(v.pair[1]), "=r"(v.pair[2]), "=r"(v.pair[3])
+               : "r"(from)
+               : "memory");
+  return v;
+}
+TENDON_DEVICE void load_four(uint32_t from, float (&y)[4]) {
+  asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3])
+               : "r"(from)
+               : "memory");
+}
+
 }  // namespace tendon::gpu::hopper

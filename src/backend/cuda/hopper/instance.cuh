@@ -6,9 +6,9 @@
 
 namespace tendon::gpu::hopper {
 
-template <class T, bool kGateUp>
+template <class T, Tail kTail>
 int clusters_at_once() {
-  require(cudaFuncSetAttribute(tile_kernel<T, kGateUp>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
+  require(cudaFuncSetAttribute(tile_kernel<T, kTail>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
           "raising a kernel's shared memory");
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
@@ -20,28 +20,28 @@ int clusters_at_once() {
   config.attrs = &cluster;
   config.numAttrs = 1;
   int clusters = 0;
-  require(cudaOccupancyMaxActiveClusters(&clusters, tile_kernel<T, kGateUp>, &config),
+  require(cudaOccupancyMaxActiveClusters(&clusters, tile_kernel<T, kTail>, &config),
           "asking how many clusters run at once");
   return clusters;
 }
 
-template <class T, bool kGateUp>
+template <class T, Tail kTail>
 void launch_tile(const CUtensorMap& weights, const CUtensorMap& tokens, const TileArgs& args, int clusters,
                  Stream stream) {
-  launch<tile_kernel<T, kGateUp>>({.grid = static_cast<unsigned>(clusters * T::kCluster),
-                                   .block = T::kThreads,
-                                   .shared_bytes = T::kSharedBytes,
-                                   .stream = stream,
-                                   .overlaps = true,
-                                   .cluster = T::kCluster},
-                                  weights, tokens, args);
+  launch<tile_kernel<T, kTail>>({.grid = static_cast<unsigned>(clusters * T::kCluster),
+                                 .block = T::kThreads,
+                                 .shared_bytes = T::kSharedBytes,
+                                 .stream = stream,
+                                 .overlaps = true,
+                                 .cluster = T::kCluster},
+                                weights, tokens, args);
 }
 
-template <class T, bool kGateUp>
+template <class T, Tail kTail>
 constexpr TileInstance instance() {
   return {{T::kWeights, T::kTokens, T::kStages, T::kClusterWeights, T::kClusterTokens, T::kParts},
-          launch_tile<T, kGateUp>,
-          clusters_at_once<T, kGateUp>};
+          launch_tile<T, kTail>,
+          clusters_at_once<T, kTail>};
 }
 
 }  // namespace tendon::gpu::hopper

@@ -41,7 +41,8 @@ class HopperProducts final : public SpecialProducts {
 
   std::string_view name() const override { return "wgmma"; }
   bool exists(std::string_view kernel) const override {
-    return find(plain_tiles(), kernel) != nullptr || find(gate_up_tiles(), kernel) != nullptr;
+    return find(plain_tiles(), kernel) != nullptr || find(gelu_tiles(), kernel) != nullptr ||
+           find(gate_up_tiles(), kernel) != nullptr;
   }
   std::vector<std::string> kernels(const Product& p) const override {
     std::vector<std::string> names;
@@ -58,7 +59,10 @@ class HopperProducts final : public SpecialProducts {
 
  private:
   using Tiles = std::span<const TileInstance>;
-  static Tiles tiles_for(const Product& p) { return p.up.defined() ? gate_up_tiles() : plain_tiles(); }
+  static Tiles tiles_for(const Product& p) {
+    if (p.up.defined()) return gate_up_tiles();
+    return p.activation == Activation::kGeluTanh ? gelu_tiles() : plain_tiles();
+  }
   static const TileInstance* find(Tiles tiles, std::string_view kernel) {
     const auto found = std::ranges::find_if(tiles, [&](const TileInstance& t) { return t.shape.name() == kernel; });
     return found == tiles.end() ? nullptr : &*found;
@@ -79,9 +83,10 @@ bool HopperProducts::takes(const Product& p, const TileInstance& tile) {
                         p.out.rows() > 0 && p.out.rows() < kMost && p.out.cols() < kMost && p.x.cols() < kMost;
   const bool up_fits = !p.up.defined() || (aligned_rows(p.up) && constant(p.up) && p.up.row_stride == p.w.row_stride &&
                                            up_bytes(p) > 0 && up_bytes(p) < int64_t{1} << 40);
-  const bool tail_fits = !p.table.defined() && !p.gate.defined() &&
-                         (!p.residual.defined() || (!p.up.defined() && aligned_rows(p.residual))) &&
-                         (!p.up.defined() || (!p.bias.defined() && p.activation == Activation::kNone));
+  const bool tail_fits =
+      !p.table.defined() && !p.gate.defined() && p.activation != Activation::kSilu &&
+      (!p.residual.defined() || (!p.up.defined() && p.activation == Activation::kNone && aligned_rows(p.residual))) &&
+      (!p.up.defined() || (!p.bias.defined() && p.activation == Activation::kNone));
   return rows_fit && up_fits && tail_fits && ceil_div(p.x.cols(), kDepth) >= tile.shape.parts;
 }
 
@@ -146,8 +151,7 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
                       .cols = static_cast<int>(p.out.cols()),
                       .steps = static_cast<int>(ceil_div(p.x.cols(), kDepth)),
                       .token_tiles = static_cast<int>(token_tiles),
-                      .tiles = static_cast<int>(token_tiles * weight_tiles),
-                      .activation = p.activation};
+                      .tiles = static_cast<int>(token_tiles * weight_tiles)};
   // A cluster takes tile after tile, but only one where its blocks share out K.
   const int clusters = shape.parts > 1 ? args.tiles : std::min(args.tiles, at_once);
   return [=](Stream stream) { tile->launch(weights, tokens, args, clusters, stream); };

@@ -16,7 +16,7 @@
 namespace tendon::gpu::hopper {
 
 constexpr int kRowBytes = 2 * kDepth;
-constexpr int kChunkGroups = 4;  // of eight tokens: what the epilogue turns at once
+constexpr int kSharedLimit = 232448;
 
 template <int kWarpgroups_, int kBlocks_, int kTokens_, int kStages_, int kClusterWeights_ = 1, int kClusterTokens_ = 1,
           int kParts_ = 1>
@@ -34,16 +34,19 @@ struct WgmmaTile {
   static constexpr int kMultipliers = 128 * kWarpgroups;
   static constexpr int kThreads = kMultipliers + 128;
   static constexpr int kStageBytes = (kWeights + kTokens) * kRowBytes;
-  static constexpr int kTurnBytes = kChunkGroups * 8 * kRowBytes;
-  static constexpr int kSharedBytes =
-      kStages * kStageBytes + kWarpgroups * 2 * kTurnBytes + (2 * kStages + 1) * 8 + 1024;
+  // Groups of eight tokens that the epilogue turns at once, in one of a warpgroup's two buffers.
+  static constexpr int kGroupBytes = 8 * 64 * kBlocks * 2;
+  static constexpr int kFixedBytes = kStages * kStageBytes + (2 * kStages + 1) * 8 + 1024;
+  static constexpr int kChunkGroups = kFixedBytes + 8 * kWarpgroups * kGroupBytes <= kSharedLimit ? 4 : 2;
+  static constexpr int kTurnBytes = kChunkGroups * kGroupBytes;
+  static constexpr int kSharedBytes = kFixedBytes + kWarpgroups * 2 * kTurnBytes;
   static constexpr int kMostGroups = (kGroups + kParts - 1) / kParts;
   template <int kPart>
   static constexpr int kBegin = kPart* kGroups / kParts;  // the first group of tokens that a part finishes
   static_assert(kTokens % 8 == 0 && kTokens <= 256);
   static_assert(kWeights / kClusterTokens <= 256 && kWeights % (16 * kClusterTokens) == 0);
   static_assert(kTokens % (8 * kClusterWeights) == 0);
-  static_assert(kSharedBytes <= 232448);
+  static_assert(kSharedBytes <= kSharedLimit);
   static_assert(kParts == 1 || (kParts - 1) * kMostGroups * kBlocks * kMultipliers * 16 <= kStages * kStageBytes);
 };
 
@@ -87,6 +90,14 @@ struct Ring {
   }
   TENDON_DEVICE uint32_t full() const { return barriers() + stage * 8; }
   TENDON_DEVICE uint32_t empty() const { return barriers() + (T::kStages + stage) * 8; }
+  TENDON_DEVICE uint32_t turn(int warpgroup) const {
+    return base + T::kStages * T::kStageBytes + warpgroup * 2 * T::kTurnBytes;
+  }
+  // Where this thread's sums of other parts lie, in place of the stages.
+  TENDON_DEVICE uint32_t part_sums(int slot) const {
+    const int multiplier = static_cast<int>(threadIdx.x) - 128;
+    return base + (slot * T::kBlocks * T::kMostGroups * T::kMultipliers + multiplier) * 16;
+  }
   // Of the sums that other parts send; used once.
   TENDON_DEVICE uint32_t sent() const { return barriers() + 2 * T::kStages * 8; }
   TENDON_DEVICE void next() {
@@ -95,14 +106,14 @@ struct Ring {
 };
 
 // This block's share of what the cluster needs at one step, to all that need it.
-template <class T, bool kGateUp>
+template <class T, Tail kTail>
 TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, const Place<T>& place, int first,
                                 int step) {
   constexpr int kShare = T::kWeights / T::kClusterTokens;
   const auto blocks = static_cast<uint16_t>(((1 << T::kClusterTokens) - 1) << place.rank(place.weights, 0));
   const uint32_t to = ring.weights() + place.tokens * kShare * kRowBytes;
   first += place.tokens * kShare;
-  if constexpr (kGateUp) {
+  if constexpr (kTail == Tail::kGateUp) {
     copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, 0, 0, first / 16);
   } else {
     copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, first);
@@ -120,30 +131,37 @@ TENDON_DEVICE void copy_tokens(const Ring<T>& ring, const CUtensorMap* map, cons
 }
 
 // One thread feeds the ring. Weights are no other kernel's results: the first are on their way before the kernels in
-// front have ended.
-template <class T, bool kGateUp>
+// front have ended. Returns for how many steps.
+template <class T, Tail kTail>
+TENDON_DEVICE int feed_early(Ring<T> ring, const CUtensorMap* weights, const TileArgs& a, const Place<T>& place,
+                             int first_tile) {
+  const int begin = place.first_step(a);
+  const int early = min(place.end_step(a) - begin, T::kStages);
+  const int first = place.first_weight(a, first_tile);
+#pragma unroll 1
+  for (int i = 0; i < early; ++i, ring.next()) {
+    arrive_expecting(ring.full(), T::kStageBytes);
+    copy_weights<T, kTail>(ring, weights, place, first, begin + i);
+  }
+  return early;
+}
+template <class T, Tail kTail>
 TENDON_DEVICE void feed(Ring<T> ring, const CUtensorMap* weights, const CUtensorMap* tokens, const TileArgs& a,
-                        const Place<T>& place, int first_tile, int tile_stride) {
+                        const Place<T>& place, int first_tile, int tile_stride, int early) {
   const int begin = place.first_step(a);
   const int end = place.end_step(a);
-  int early = end - begin < T::kStages ? end - begin : T::kStages;
-  if (first_tile >= a.tiles) early = 0;
-  Ring<T> ahead = ring;
-  for (int i = 0; i < early; ++i, ahead.next()) {
-    arrive_expecting(ahead.full(), T::kStageBytes);
-    copy_weights<T, kGateUp>(ahead, weights, place, place.first_weight(a, first_tile), begin + i);
-  }
   wait_for_producers();
   for (int tile = first_tile; tile < a.tiles; tile += tile_stride) {
     const int first_weight = place.first_weight(a, tile);
     const int first_token = place.first_token(a, tile);
+#pragma unroll 1
     for (int step = begin; step < end; ++step, ring.next()) {
       if (early > 0) {
         --early;
       } else {
         wait_phase(ring.empty(), ring.phase ^ 1);
         arrive_expecting(ring.full(), T::kStageBytes);
-        copy_weights<T, kGateUp>(ring, weights, place, first_weight, step);
+        copy_weights<T, kTail>(ring, weights, place, first_weight, step);
       }
       copy_tokens<T>(ring, tokens, place, first_token, step);
     }
@@ -151,206 +169,212 @@ TENDON_DEVICE void feed(Ring<T> ring, const CUtensorMap* weights, const CUtensor
   launch_dependents();
 }
 
-// The sums of 8 tokens × 2 rows of a thread, finished as far as a thread can and rounded.
-struct Pairs {
-  uint32_t low, high;  // rows lane / 4 and that + 8
-};
-TENDON_DEVICE float activated(float y, Activation activation) {
-  return activation == Activation::kGeluTanh ? gelu_tanh(y) : activation == Activation::kSilu ? silu(y) : y;
-}
-TENDON_DEVICE Pairs finished(const float (&y)[4], float bias_low, float bias_high, Activation activation) {
-  return {pack_bf16(activated(y[0] + bias_low, activation), activated(y[1] + bias_low, activation)),
-          pack_bf16(activated(y[2] + bias_high, activation), activated(y[3] + bias_high, activation))};
-}
-TENDON_DEVICE uint32_t finished_gate_up(const float (&y)[4]) {
-  float out[2];
-#pragma unroll
-  for (int i = 0; i < 2; ++i) out[i] = rounded<Bf16>(gelu_tanh(rounded<Bf16>(y[i]))) * rounded<Bf16>(y[2 + i]);
-  return pack_bf16(out[0], out[1]);
-}
-
-// Finishes groups kBegin .. kEnd of a warpgroup's sums. They are turned in shared memory, a chunk of tokens at a time,
-// so that a token's columns leave in one piece; two buffers take turns.
-template <class T, bool kGateUp, int kBegin, int kEnd>
-TENDON_DEVICE void finish(float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, uint32_t turn, int warpgroup,
-                          int first_col, int first_token, const float (&bias)[T::kBlocks][2]) {
-  constexpr int kPasses = kGateUp ? 1 : T::kBlocks;      // over columns
-  constexpr int kCols = kGateUp ? 32 * T::kBlocks : 64;  // of a pass
-  constexpr int kPieces = kCols / 8;                     // 16-byte pieces of a token
-  constexpr int kChunks = (kEnd - kBegin + kChunkGroups - 1) / kChunkGroups;
-  constexpr int kTurns = kChunkGroups * 8 * kPieces / 128;  // pieces of a thread
-  static_assert(kPieces == 4 || kPieces == 8);
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const int warp = thread / 32;
-  const auto address = [&](int token, int piece) {
-    const int swizzled = kPieces == 8 ? piece ^ (token & 7) : piece ^ (token >> 1 & 3);
-    return static_cast<uint32_t>(token * kCols * 2 + swizzled * 16);
-  };
-  const int my_piece = thread % kPieces;
-  const int my_token = thread / kPieces;
-  const auto at = [&](int pass, int chunk, int i) {  // column and token of what this thread stores
-    struct Spot {
-      int col, token;
-      bool valid;
-    } spot{first_col + pass * 64 + my_piece * 8, (kBegin + chunk * kChunkGroups) * 8 + i * (128 / kPieces) + my_token,
-           false};
-    spot.valid = spot.token < kEnd * 8 && first_token + spot.token < a.rows && spot.col < a.cols;
-    spot.token += first_token;
-    return spot;
-  };
-  Octet residual[kTurns] = {};
-  const auto load_residual = [&](int pass, int chunk) {
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      const auto spot = at(pass, chunk, i);
-      if (spot.valid) residual[i] = load_fresh(a.residual + spot.token * a.residual_stride + spot.col);
-    }
-  };
-  if (!kGateUp && a.residual != nullptr) load_residual(0, 0);
-  warpgroup_sync(1 + warpgroup);  // the buffers are read no more
-
-#pragma unroll
-  for (int pass = 0; pass < kPasses; ++pass) {
-#pragma unroll
-    for (int chunk = 0; chunk < kChunks; ++chunk) {
-      const uint32_t buffer = turn + (pass * kChunks + chunk) % 2 * T::kTurnBytes;
-#pragma unroll
-      for (int local = 0; local < kChunkGroups; local += kGateUp && T::kBlocks == 1 ? 4 : 2) {
-        const int group = kBegin + chunk * kChunkGroups + local;
-        if (group >= kEnd) continue;
-        const auto four = [&](int block, int g) -> const float(&)[4] {
-          return *reinterpret_cast<const float(*)[4]>(&sums[block][4 * (g < kEnd ? g : group)]);
-        };
-        const int row = lane() % 8;
-        const int matrix = lane() / 8;
-        if constexpr (kGateUp && T::kBlocks == 2) {  // two blocks × two groups
-          const uint32_t to = buffer + address((local + matrix / 2) * 8 + row, matrix % 2 * 4 + warp);
-          const uint32_t first = finished_gate_up(four(0, group));
-          const uint32_t second = finished_gate_up(four(1, group));
-          if (group + 1 < kEnd) {
-            store_transposed(to, first, second, finished_gate_up(four(0, group + 1)),
-                             finished_gate_up(four(1, group + 1)));
-          } else {
-            store_transposed(to, first, second);
-          }
-        } else if constexpr (kGateUp) {  // four groups; those behind the end repeat the first and are not stored
-          const uint32_t to = buffer + address((local + matrix) * 8 + row, warp);
-          store_transposed(to, finished_gate_up(four(0, group)), finished_gate_up(four(0, group + 1)),
-                           finished_gate_up(four(0, group + 2)), finished_gate_up(four(0, group + 3)));
-        } else {  // two halves × two groups
-          const uint32_t to = buffer + address((local + matrix / 2) * 8 + row, warp * 2 + matrix % 2);
-          const Pairs first = finished(four(pass, group), bias[pass][0], bias[pass][1], a.activation);
-          if (group + 1 < kEnd) {
-            const Pairs second = finished(four(pass, group + 1), bias[pass][0], bias[pass][1], a.activation);
-            store_transposed(to, first.low, first.high, second.low, second.high);
-          } else {
-            store_transposed(to, first.low, first.high);
-          }
-        }
-      }
-      warpgroup_sync(1 + warpgroup);
-#pragma unroll
-      for (int i = 0; i < kTurns; ++i) {
-        const auto spot = at(pass, chunk, i);
-        Octet piece;
-        asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];"
-                     : "=r"(piece.pair[0]), "=r"(piece.pair[1]), "=r"(piece.pair[2]), "=r"(piece.pair[3])
-                     : "r"(buffer + address(i * (128 / kPieces) + my_token, my_piece)));
-        if (!kGateUp && a.residual != nullptr) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            piece.pair[j] = pack_bf16(low_bf16(piece.pair[j]) + low_bf16(residual[i].pair[j]),
-                                      high_bf16(piece.pair[j]) + high_bf16(residual[i].pair[j]));
-          }
-        }
-        if (spot.valid) *reinterpret_cast<Octet*>(a.out + spot.token * a.out_stride + spot.col) = piece;
-      }
-      if (!kGateUp && a.residual != nullptr) {
-        if (chunk + 1 < kChunks) {
-          load_residual(pass, chunk + 1);
-        } else if (pass + 1 < kPasses) {
-          load_residual(pass + 1, 0);
-        }
-      }
-    }
-  }
-}
-
-// Sends the sums of other parts' tokens to them and adds up what comes for one's own.
-template <class T, int kPart>
-TENDON_DEVICE void send_part(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring,
-                             const Place<T>& place, int multiplier) {
-  const int slot = place.part < kPart ? place.part : place.part - 1;
-  const int rank = (kPart * T::kClusterWeights + place.weights) * T::kClusterTokens + place.tokens;
-  const uint32_t to =
-      peer_address(ring.base + (slot * T::kBlocks * T::kMostGroups * T::kMultipliers + multiplier) * 16, rank);
-  const uint32_t barrier = peer_address(ring.sent(), rank);
-#pragma unroll
-  for (int block = 0; block < T::kBlocks; ++block) {
-#pragma unroll
-    for (int g = T::template kBegin<kPart>; g < T::template kBegin<kPart + 1>; ++g) {
-      const int index = block * T::kMostGroups + g - T::template kBegin<kPart>;
-      send_four(to + index * T::kMultipliers * 16, barrier, &sums[block][4 * g]);
-    }
-  }
-}
-template <class T, int kPart>
-TENDON_DEVICE void add_parts(float (&sums)[T::kBlocks][4 * T::kGroups], uint32_t base, int multiplier) {
-#pragma unroll
-  for (int block = 0; block < T::kBlocks; ++block) {
-#pragma unroll
-    for (int g = T::template kBegin<kPart>; g < T::template kBegin<kPart + 1>; ++g) {
-      float total[4] = {};
-#pragma unroll
-      for (int part = 0; part < T::kParts; ++part) {  // in the order of K
-        float y[4] = {sums[block][4 * g], sums[block][4 * g + 1], sums[block][4 * g + 2], sums[block][4 * g + 3]};
-        if (part != kPart) {
-          const int slot = part < kPart ? part : part - 1;
-          const int index = (slot * T::kBlocks + block) * T::kMostGroups + g - T::template kBegin<kPart>;
-          asm volatile("ld.shared.v4.f32 {%0,%1,%2,%3}, [%4];"
-                       : "=f"(y[0]), "=f"(y[1]), "=f"(y[2]), "=f"(y[3])
-                       : "r"(base + (index * T::kMultipliers + multiplier) * 16)
-                       : "memory");
-        }
-#pragma unroll
-        for (int i = 0; i < 4; ++i) total[i] += y[i];
-      }
-#pragma unroll
-      for (int i = 0; i < 4; ++i) sums[block][4 * g + i] = total[i];
-    }
-  }
-}
-
-template <class T, bool kGateUp, int kPart>
-TENDON_DEVICE void finish_parts(float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, uint32_t base,
-                                uint32_t turn, const Place<T>& place, int warpgroup, int first_col, int first_token,
-                                const float (&bias)[T::kBlocks][2]) {
-  if constexpr (kPart < T::kParts) {
-    if (place.part == kPart) {
-      if constexpr (T::kParts > 1) add_parts<T, kPart>(sums, base, static_cast<int>(threadIdx.x) - 128);
-      finish<T, kGateUp, T::template kBegin<kPart>, T::template kBegin<kPart + 1>>(sums, a, turn, warpgroup, first_col,
-                                                                                   first_token, bias);
-    }
-    finish_parts<T, kGateUp, kPart + 1>(sums, a, base, turn, place, warpgroup, first_col, first_token, bias);
-  }
-}
+// Sends the sums of other parts' tokens to them.
 template <class T, int kPart>
 TENDON_DEVICE void send_parts(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring,
                               const Place<T>& place) {
   if constexpr (kPart < T::kParts) {
-    if (place.part != kPart) send_part<T, kPart>(sums, ring, place, static_cast<int>(threadIdx.x) - 128);
+    if (place.part != kPart) {
+      const int slot = place.part < kPart ? place.part : place.part - 1;
+      const int rank = (kPart * T::kClusterWeights + place.weights) * T::kClusterTokens + place.tokens;
+      const uint32_t to = peer_address(ring.part_sums(slot), rank);
+      const uint32_t barrier = peer_address(ring.sent(), rank);
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+#pragma unroll
+        for (int g = T::template kBegin<kPart>; g < T::template kBegin<kPart + 1>; ++g) {
+          const int index = block * T::kMostGroups + g - T::template kBegin<kPart>;
+          send_four(to + index * T::kMultipliers * 16, barrier, &sums[block][4 * g]);
+        }
+      }
+    }
     send_parts<T, kPart + 1>(sums, ring, place);
   }
 }
 
+// Eight tokens × two rows of a thread: its own sums and, in the order of K, those of the other parts.
+template <class T, int kPart, int kGroup>
+TENDON_DEVICE void all_parts(const float* own, const Ring<T>& ring, int block, float (&y)[4]) {
+#pragma unroll
+  for (int part = 0; part < T::kParts; ++part) {
+    float next[4];
+    if (part == kPart) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) next[i] = own[i];
+    } else {
+      const int index = block * T::kMostGroups + kGroup - T::template kBegin<kPart>;
+      load_four(ring.part_sums(part < kPart ? part : part - 1) + index * T::kMultipliers * 16, next);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = part == 0 ? next[i] : y[i] + next[i];
+  }
+}
+
+// Where a warpgroup turns its sums: tokens × 16-byte pieces of columns, gate and up one behind the other; swizzled so
+// that neither the rows that are written nor the pieces that are read collide.
+template <class T, Tail kTail>
+struct Turn {
+  static constexpr bool kGateUp = kTail == Tail::kGateUp;
+  static constexpr int kPieces = kGateUp ? 4 * T::kBlocks : 8;  // of a token, in one pass over columns
+  static constexpr int kPasses = kGateUp ? 1 : T::kBlocks;
+  static constexpr int kTokens = 8 * T::kChunkGroups;
+  static constexpr int kBytes = kTokens * kPieces * 16;
+  static constexpr int kBufferBytes = kGateUp ? 2 * kBytes : kBytes;
+  static_assert(kBufferBytes <= T::kTurnBytes && (kPieces == 4 || kPieces == 8));
+  static TENDON_DEVICE uint32_t offset(int token, int piece) {
+    const int swizzled = kPieces == 8 ? piece ^ (token & 7) : piece ^ (token >> 1 & 3);
+    return static_cast<uint32_t>((token * kPieces + swizzled) * 16);
+  }
+};
+
+// Rounds groups kGroup and kGroup + 1 (up to kEnd) of a block's sums and turns them; the first is the chunk's
+// kLocal-th.
+template <class T, Tail kTail, int kPart, int kGroup, int kEnd, int kLocal>
+TENDON_DEVICE void turn_pair(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring, uint32_t buffer,
+                             int block, const float (&bias)[T::kBlocks][2]) {
+  using Turned = Turn<T, kTail>;
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int matrix = lane() / 8;
+  const int token = (kLocal + matrix / 2) * 8 + lane() % 8;
+  uint32_t to;
+  if constexpr (kTail == Tail::kGateUp) {
+    to = buffer + Turned::offset(token, block * 4 + warp) + matrix % 2 * Turned::kBytes;
+  } else {
+    to = buffer + Turned::offset(token, warp * 2 + matrix % 2);
+  }
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    constexpr int kLast = kGroup + 1 < kEnd ? kGroup + 1 : kGroup;
+    float y[4];
+    if (i == 0) {
+      all_parts<T, kPart, kGroup>(&sums[block][4 * kGroup], ring, block, y);
+    } else {
+      all_parts<T, kPart, kLast>(&sums[block][4 * kLast], ring, block, y);
+    }
+    hold(y);  // what follows is not computed for all chunks in front of the test for one
+    if constexpr (kTail != Tail::kGateUp) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) y[j] += bias[block][j / 2];
+    }
+    if constexpr (kTail == Tail::kGelu) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) y[j] = gelu_tanh(y[j]);
+    }
+    pairs[2 * i] = pack_bf16(y[0], y[1]);
+    pairs[2 * i + 1] = pack_bf16(y[2], y[3]);
+  }
+  if constexpr (kGroup + 1 < kEnd) {
+    store_transposed(to, pairs[0], pairs[1], pairs[2], pairs[3]);
+  } else {
+    store_transposed(to, pairs[0], pairs[1]);
+  }
+}
+
+// Turns chunk number `chunk` of part number `part`: tests until it finds the code for it, for registers have no index.
+template <class T, Tail kTail, int kPart, int kChunk>
+TENDON_DEVICE void turn_chunk(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring, uint32_t buffer,
+                              int part, int chunk, int pass, const float (&bias)[T::kBlocks][2]) {
+  constexpr int kFirst = T::template kBegin<kPart> + kChunk * T::kChunkGroups;
+  constexpr int kEnd = T::template kBegin<kPart + 1>;
+  if constexpr (kPart == T::kParts) {
+    return;
+  } else if constexpr (kFirst >= kEnd) {
+    turn_chunk<T, kTail, kPart + 1, 0>(sums, ring, buffer, part, chunk, pass, bias);
+  } else {
+    if (part == kPart && chunk == kChunk) {
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+        if (kTail == Tail::kGateUp || block == pass) {
+          turn_pair<T, kTail, kPart, kFirst, kEnd, 0>(sums, ring, buffer, block, bias);
+          if constexpr (kFirst + 2 < kEnd && T::kChunkGroups > 2) {
+            turn_pair<T, kTail, kPart, kFirst + 2, kEnd, 2>(sums, ring, buffer, block, bias);
+          }
+        }
+      }
+    } else {
+      turn_chunk<T, kTail, kPart, kChunk + 1>(sums, ring, buffer, part, chunk, pass, bias);
+    }
+  }
+}
+
+// Finishes a warpgroup's sums of this block's part: turned in shared memory, a chunk of tokens at a time, so that a
+// token's columns leave in one piece. Two buffers take turns. A rolled loop: code that runs once costs more time to
+// fetch than to execute.
+template <class T, Tail kTail>
+TENDON_DEVICE void finish(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, const Ring<T>& ring,
+                          const Place<T>& place, int warpgroup, int first_col, int first_token,
+                          const float (&bias)[T::kBlocks][2]) {
+  using Turned = Turn<T, kTail>;
+  constexpr int kTurns = Turned::kTokens * Turned::kPieces / 128;  // pieces of a thread
+  constexpr int kTokenStep = 128 / Turned::kPieces;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int first_group = place.part * T::kGroups / T::kParts;
+  const int groups = (place.part + 1) * T::kGroups / T::kParts - first_group;
+  const int chunks = (groups + T::kChunkGroups - 1) / T::kChunkGroups;
+  const int piece = thread % Turned::kPieces;
+  const int token = thread / Turned::kPieces;
+  const int row = first_token + first_group * 8 + token;
+  const int end = min(a.rows, first_token + (first_group + groups) * 8);
+  const bool adds = kTail == Tail::kPlain && a.residual != nullptr;
+  const int col = first_col + piece * 8;
+  Octet residual[kTurns] = {};
+  const auto load_residual = [&](int pass, int chunk) {
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      const int at = row + chunk * Turned::kTokens + i * kTokenStep;
+      const int at_col = col + pass * 64;
+      if (at < end && at_col < a.cols) residual[i] = load_fresh(a.residual + at * a.residual_stride + at_col);
+    }
+  };
+  if (adds) load_residual(0, 0);
+  warpgroup_sync(1 + warpgroup);  // the buffers are read no more
+  uint32_t buffer = ring.turn(warpgroup);
+  const uint32_t both = buffer + buffer + T::kTurnBytes;
+#pragma unroll 1
+  for (int pass = 0; pass < Turned::kPasses; ++pass) {
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk, buffer = both - buffer) {
+      turn_chunk<T, kTail, 0, 0>(sums, ring, buffer, place.part, chunk, pass, bias);
+      warpgroup_sync(1 + warpgroup);
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) {
+        const uint32_t from = buffer + Turned::offset(token + i * kTokenStep, piece);
+        Octet y = load_octet(from);
+        if constexpr (kTail == Tail::kGateUp) {
+          const Octet up = load_octet(from + Turned::kBytes);
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            y.pair[j] = pack_bf16(rounded<Bf16>(gelu_tanh(low_bf16(y.pair[j]))) * low_bf16(up.pair[j]),
+                                  rounded<Bf16>(gelu_tanh(high_bf16(y.pair[j]))) * high_bf16(up.pair[j]));
+          }
+        }
+        if (adds) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            y.pair[j] = pack_bf16(low_bf16(y.pair[j]) + low_bf16(residual[i].pair[j]),
+                                  high_bf16(y.pair[j]) + high_bf16(residual[i].pair[j]));
+          }
+        }
+        const int at = row + chunk * Turned::kTokens + i * kTokenStep;
+        const int at_col = col + pass * 64;
+        if (at < end && at_col < a.cols) *reinterpret_cast<Octet*>(a.out + at * a.out_stride + at_col) = y;
+      }
+      if (adds) {
+        const bool more = chunk + 1 < chunks;
+        if (more || pass + 1 < Turned::kPasses) load_residual(more ? pass : pass + 1, more ? chunk + 1 : 0);
+      }
+    }
+  }
+}
+
 // One warpgroup multiplies and finishes its rows of every tile.
-template <class T, bool kGateUp>
+template <class T, Tail kTail>
 TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& place, int warpgroup, int first_tile,
                             int tile_stride) {
   const int begin = place.first_step(a);
   const int end = place.end_step(a);
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
-  const uint32_t turn = ring.base + T::kStages * T::kStageBytes + warpgroup * 2 * T::kTurnBytes;
   const auto release = [&](const Ring<T>& used) {
     constexpr int kSharers = T::kClusterTokens + T::kClusterWeights - 1;
     const int l = lane();
@@ -363,9 +387,9 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
   float sums[T::kBlocks][4 * T::kGroups];
   for (int tile = first_tile; tile < a.tiles; tile += tile_stride) {
     const int first_weight = place.first_weight(a, tile) + warpgroup * 64 * T::kBlocks;
-    const int first_col = kGateUp ? first_weight / 2 : first_weight;
+    const int first_col = kTail == Tail::kGateUp ? first_weight / 2 : first_weight;
     float bias[T::kBlocks][2] = {};
-    if (!kGateUp && a.bias != nullptr) {
+    if (kTail != Tail::kGateUp && a.bias != nullptr) {
 #pragma unroll
       for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll
@@ -406,17 +430,20 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
       send_parts<T, 0>(sums, ring, place);
       wait_phase(ring.sent(), 0);
     }
-    finish_parts<T, kGateUp, 0>(sums, a, ring.base, turn, place, warpgroup, first_col, place.first_token(a, tile),
-                                bias);
+    finish<T, kTail>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile), bias);
   }
 }
 
-template <class T, bool kGateUp>
+template <class T, Tail kTail>
 __global__ void __launch_bounds__(T::kThreads, 1)
     tile_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap tokens, TileArgs a) {
 #ifdef TENDON_HOPPER
   extern __shared__ unsigned char dynamic[];
-  Ring<T> ring{(shared_address(dynamic) + 1023) & ~1023U};
+  const Ring<T> ring{(shared_address(dynamic) + 1023) & ~1023U};
+  const Place<T> place(T::kCluster > 1 ? cluster_rank() : 0);
+  const int first_tile = static_cast<int>(blockIdx.x) / T::kCluster;
+  const int tile_stride = static_cast<int>(gridDim.x) / T::kCluster;
+  int early = 0;
   if (threadIdx.x == 0) {
     prefetch_map(&weights);
     prefetch_map(&tokens);
@@ -425,27 +452,29 @@ __global__ void __launch_bounds__(T::kThreads, 1)
       barrier_init(each.full(), 1);
       barrier_init(each.empty(), T::kWarpgroups * 4 * (T::kClusterTokens + T::kClusterWeights - 1));
     }
-    if constexpr (T::kParts > 1) barrier_init(each.sent(), 1);
+    if constexpr (T::kParts > 1) {
+      barrier_init(ring.sent(), 1);
+      arrive_expecting(ring.sent(), place.bytes_sent());
+    }
     barrier_init_done();
+    // Only this block's barriers take part.
+    if constexpr (T::kClusterTokens == 1) early = feed_early<T, kTail>(ring, &weights, a, place, first_tile);
   }
   block_sync();
-  if constexpr (T::kCluster > 1) {
-    cluster_meet();
-  }
-  const Place<T> place(T::kCluster > 1 ? cluster_rank() : 0);
-  if (T::kParts > 1 && threadIdx.x == 0) arrive_expecting(ring.sent(), place.bytes_sent());
-  const int first_tile = static_cast<int>(blockIdx.x) / T::kCluster;
-  const int tile_stride = static_cast<int>(gridDim.x) / T::kCluster;
+  if constexpr (T::kCluster > 1) cluster_meet();
   const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
   if (warpgroup < 0) {
     if constexpr (T::kWarpgroups > 1) give_registers<(T::kWarpgroups > 2 ? 32 : 24)>();
-    if (threadIdx.x == 0) feed<T, kGateUp>(ring, &weights, &tokens, a, place, first_tile, tile_stride);
+    if (threadIdx.x == 0) {
+      if constexpr (T::kClusterTokens > 1) early = feed_early<T, kTail>(ring, &weights, a, place, first_tile);
+      feed<T, kTail>(ring, &weights, &tokens, a, place, first_tile, tile_stride, early);
+    }
     __syncwarp();
     if constexpr (T::kParts > 1) cluster_meet();
   } else {
     if constexpr (T::kWarpgroups > 1) take_registers<(T::kWarpgroups > 2 ? 160 : 240)>();
     wait_for_producers();
-    multiply<T, kGateUp>(ring, a, place, warpgroup, first_tile, tile_stride);
+    multiply<T, kTail>(ring, a, place, warpgroup, first_tile, tile_stride);
   }
   if constexpr (T::kCluster > 1 && T::kParts == 1) {  // others still copy into this block, or arrive at its barriers
     cluster_meet();

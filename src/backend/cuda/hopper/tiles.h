@@ -21,8 +21,10 @@ struct TileArgs {
   int steps;        // of kDepth along K
   int token_tiles;  // clusters' tiles along the rows
   int tiles;        // clusters' tiles in all
-  Activation activation;
 };
+
+// What follows a product.
+enum class Tail { kPlain, kGelu, kGateUp };  // bias and residual; bias and GELU; GELU(gate) · up
 
 constexpr int kDepth = 64;  // of K in a stage; a row of it has 128 bytes
 
@@ -44,6 +46,7 @@ struct TileInstance {
 };
 
 std::span<const TileInstance> plain_tiles();
+std::span<const TileInstance> gelu_tiles();
 std::span<const TileInstance> gate_up_tiles();
 
 }  // namespace tendon::gpu::hopper
