@@ -54,7 +54,7 @@ ServerFacts read_facts(const Frame& frame) {
 struct Reply {
   std::vector<int64_t> shape;
   std::vector<double> actions;
-  double infer_ms = 0, queue_ms = 0;
+  double infer_ms = 0, queue_ms = 0, model_ms = 0;
 };
 
 Reply read_reply(const Frame& frame) {
@@ -63,18 +63,21 @@ Reply read_reply(const Frame& frame) {
   const WireValue* const actions = map == nullptr ? nullptr : find_key(*map, "actions");
   if (actions == nullptr) throw_bad_input("the reply has no 'actions'.");
   Reply reply{shape_of(*actions, "actions"), to_numbers(*actions, "actions")};
-  const WireValue* const timing = find_key(*map, "server_timing");
-  if (const auto* entries = timing == nullptr ? nullptr : timing->get_if<WireMap>()) {
-    for (const auto& [key, out] : {std::pair{"infer_ms", &reply.infer_ms}, {"queue_ms", &reply.queue_ms}}) {
-      if (const WireValue* const value = find_key(*entries, key)) *out = to_numbers(*value, key).at(0);
-    }
-  }
+  const auto time = [&](std::string_view group, std::string_view key, double& out) {
+    const WireValue* const timing = find_key(*map, group);
+    const auto* entries = timing == nullptr ? nullptr : timing->get_if<WireMap>();
+    const WireValue* const value = entries == nullptr ? nullptr : find_key(*entries, key);
+    if (value != nullptr) out = to_numbers(*value, key).at(0);
+  };
+  time("server_timing", "infer_ms", reply.infer_ms);
+  time("server_timing", "queue_ms", reply.queue_ms);
+  time("policy_timing", "infer_ms", reply.model_ms);
   return reply;
 }
 
 // Of one client; joined at the end.
 struct Counts {
-  std::vector<double> total_ms, infer_ms, queue_ms, overhead_ms;
+  std::vector<double> total_ms, infer_ms, queue_ms, model_ms, overhead_ms;
   int64_t requests = 0, lost = 0, wrong = 0, refused = 0;
   std::string first_trouble;
   std::vector<double> actions;  // of this client's request
@@ -158,7 +161,8 @@ class Client {
     counts.total_ms.push_back(total_ms);
     counts.infer_ms.push_back(reply.infer_ms);
     counts.queue_ms.push_back(reply.queue_ms);
-    counts.overhead_ms.push_back(total_ms - reply.infer_ms - reply.queue_ms);
+    counts.model_ms.push_back(reply.model_ms);
+    counts.overhead_ms.push_back(total_ms - reply.model_ms - reply.queue_ms);
   }
 
   const LoadOptions& options_;
@@ -209,6 +213,7 @@ int run_load(const LoadOptions& options) {
     for (const auto& [from, to] : {std::pair{&one.total_ms, &all.total_ms},
                                    {&one.infer_ms, &all.infer_ms},
                                    {&one.queue_ms, &all.queue_ms},
+                                   {&one.model_ms, &all.model_ms},
                                    {&one.overhead_ms, &all.overhead_ms}})
       to->insert(to->end(), from->begin(), from->end());
     all.requests += one.requests;
@@ -227,7 +232,7 @@ int run_load(const LoadOptions& options) {
   }
   const double rate = static_cast<double>(all.total_ms.size()) / elapsed;
   const Spread total = spread_of(all.total_ms), infer = spread_of(all.infer_ms), queue = spread_of(all.queue_ms),
-               overhead = spread_of(all.overhead_ms);
+               model = spread_of(all.model_ms), overhead = spread_of(all.overhead_ms);
   if (!options.json.empty()) {
     write_json({{"url", options.url},
                 {"preset", preset_name},
@@ -245,6 +250,7 @@ int run_load(const LoadOptions& options) {
                  {{"total", json_of(total)},
                   {"infer", json_of(infer)},
                   {"queue", json_of(queue)},
+                  {"model", json_of(model)},
                   {"rest", json_of(overhead)}}}},
                options.json);
   }
@@ -254,7 +260,8 @@ int run_load(const LoadOptions& options) {
     fmt::print("lost {}, wrong {}, error replies {}{}\n\n", all.lost, all.wrong, all.refused,
                facts.action_dim > 0 && !options.free_noise ? "" : " (values not checked: the noise is the server's)");
     fmt::print("{:<10} {:>9} {:>9} {:>9} {:>9}\n", "ms", "p50", "p90", "p99", "max");
-    for (const auto& [name, s] : {std::pair{"total", total}, {"infer", infer}, {"queue", queue}, {"rest", overhead}})
+    for (const auto& [name, s] :
+         {std::pair{"total", total}, {"infer", infer}, {"queue", queue}, {"model", model}, {"rest", overhead}})
       fmt::print("{:<10} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f}\n", name, s.p50, s.p90, s.p99, s.max);
   }
   if (!all.first_trouble.empty()) std::fprintf(stderr, "tendon: first trouble: %s\n", all.first_trouble.c_str());

@@ -78,8 +78,9 @@ int run_replay(Policy& policy, const ReplayOptions& options) {
                 {"largest_difference", worst}},
                {});
   } else {
-    fmt::print("{} calls: {} run, {} equal to the last bit, {} outside the tolerance of {:g}; {} recorded errors left out\n",
-               calls.size(), run, equal, outside, options.tolerance, failed);
+    fmt::print(
+        "{} calls: {} run, {} equal to the last bit, {} outside the tolerance of {:g}; {} recorded errors left out\n",
+        calls.size(), run, equal, outside, options.tolerance, failed);
     if (worst_call >= 0) fmt::print("largest difference {:g}, in call {}\n", worst, worst_call);
   }
   return outside == 0 ? kExitOk : kExitCheckFailed;

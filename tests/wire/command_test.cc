@@ -85,8 +85,9 @@ Args plus(Args list, const Args& more) {
   return list;
 }
 
-const Args kServe = {"serve",    "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid", "--tokens", "2,5,7",
-                     "--threads", "1",           "--port",             "0"};
+const Args kServe = {"serve",    "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid",
+                     "--tokens", "2,5,7",        "--threads",          "1",        "--port",
+                     "0"};
 
 void refused(const Args& args, int code, const std::string& part) {
   Process process(args);
@@ -123,8 +124,9 @@ TEST(ServeCommand, RecordsAndReplays) {
   EXPECT_THAT(server.err(), HasSubstr("event=request client=1"));
   EXPECT_THAT(server.err(), HasSubstr("event=stopped"));
 
-  const Args replay = {"run",      "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid", "--tokens", "2,5,7",
-                       "--threads", "1",           "--replay",           directory,  "--json"};
+  const Args replay = {"run",      "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid",
+                       "--tokens", "2,5,7",        "--threads",          "1",        "--replay",
+                       directory,  "--json"};
   Process same(replay);
   EXPECT_EQ(same.wait(), 0) << same.err();
   const nlohmann::json result = nlohmann::json::parse(same.out());
