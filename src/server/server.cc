@@ -26,6 +26,7 @@ using ErrorCode = boost::system::error_code;
 // How long closing handshakes may take once nothing is left to answer.
 constexpr auto kCloseGrace = std::chrono::seconds(2);
 constexpr auto kDrainPoll = std::chrono::milliseconds(20);
+constexpr auto kSameSignal = std::chrono::seconds(1);
 constexpr int kSignalExit = 130;
 
 std::chrono::steady_clock::duration seconds(double s) {
@@ -59,7 +60,7 @@ struct Server::State {
   asio::signal_set signals{strand};
   std::vector<std::weak_ptr<Session>> sessions;
   InferenceQueue* queue = nullptr;
-  std::chrono::steady_clock::time_point drain_end, closed_at;
+  std::chrono::steady_clock::time_point stop_begin, drain_end, closed_at;
   bool stopping = false, all_answered = false;
 
   State(const ServerOptions& given, const LogSink& sink) : options(given), log(sink) {
@@ -111,7 +112,8 @@ struct Server::State {
   void wait_for_signal() {
     signals.async_wait([this](const ErrorCode& error, int number) {
       if (error) return;
-      if (stopping) std::_Exit(kSignalExit);
+      // timeout(1) and some supervisors send a signal to the process and to its group: one request, not two.
+      if (stopping && std::chrono::steady_clock::now() - stop_begin > kSameSignal) std::_Exit(kSignalExit);
       log_info(log, "event=signal name={}", number == SIGTERM ? "SIGTERM" : "SIGINT");
       begin_stop();
       wait_for_signal();
@@ -121,6 +123,7 @@ struct Server::State {
   void begin_stop() {
     if (stopping) return;
     stopping = true;
+    stop_begin = std::chrono::steady_clock::now();
     ErrorCode ignored;
     acceptor.close(ignored);
     drain_end = std::chrono::steady_clock::now() + seconds(options.drain_s);
