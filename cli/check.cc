@@ -1,5 +1,7 @@
 // tendon check: how far each stage is from a reference, the CPU backend in f32 or a file of golden values, and whether
 // calls repeat.
+#include <optional>
+
 #include <fmt/format.h>
 
 #include "base/check.h"
@@ -25,6 +27,18 @@ struct CheckOptions {
 void run_workload(Engine& engine, const Workload& workload) {
   std::vector<float> actions;
   call(engine, workload, actions);
+}
+
+// The actions of an engine that keeps nothing in between, as in service: there larger operations run as one kernel.
+// Nothing where the host computes: it runs the same operations either way.
+std::optional<std::vector<float>> served_actions(Backend& backend, const ModelConfig& config, const Weights& weights,
+                                                 EngineOptions options, const Workload& workload) {
+  if (backend.uses_host_memory()) return {};
+  options.taps = false;
+  Engine engine(backend, config, weights, options);
+  std::vector<float> actions;
+  call(engine, workload, actions);
+  return actions;
 }
 
 // --- against another engine -----------------------------------------------------------------------------------------
@@ -68,6 +82,12 @@ ErrorTable check_against_cpu(const CheckOptions& options, Session& session) {
     Distance distance;
     distance.add(got.values.data(), want.values.data(), std::ssize(got.values));
     table.add(stage.name, distance, bound_for(stage.quantity, tested.precision, session.model.config));
+  }
+  if (const auto actions =
+          served_actions(*session.backend, session.model.config, session.model.weights, tested, workload)) {
+    Distance distance;
+    distance.add(actions->data(), read_value(oracle.plan(), "actions").values.data(), std::ssize(*actions));
+    table.add("actions as served", distance, bound_for(Quantity::kActions, tested.precision, session.model.config));
   }
   return table;
 }
@@ -211,6 +231,10 @@ class GoldenCheck {
     const HostValue want = golden_.get(golden_.at(group, "actions"));
     whole(group + " actions", tap("actions"), want.values.data(), Quantity::kActions);
   }
+  void served_actions(const std::string& group, const std::vector<float>& got) {
+    const HostValue want = golden_.get(golden_.at(group, "actions"));
+    whole(group + " actions as served", {want.shape, got}, want.values.data(), Quantity::kActions);
+  }
 
  private:
   HostValue tap(const std::string& name) const { return read_value(engine_.plan(), name); }
@@ -259,6 +283,10 @@ ErrorTable check_against_file(const CheckOptions& options, Session& session) {
     const Workload workload(config, {.views = one.views, .prompt_tokens = tokens, .batch = 1});
     run_workload(engine, workload);
     GoldenCheck check(golden, engine, table);
+    if (const auto actions =
+            served_actions(*session.backend, config, session.model.weights, engine_options, workload)) {
+      check.served_actions(one.group, *actions);
+    }
     if (std::string(one.group) == "h10_cam2_masked") {
       check.actions(one.group);
       continue;

@@ -1,5 +1,6 @@
 // The whole call: vision, prefix, denoise loop.
 #include <cmath>
+#include <memory>
 
 #include "model/forward.h"
 
@@ -225,6 +226,57 @@ Tensor record_velocity(const Call& call, const Tensor& x_t, int64_t step, const 
   return velocity;
 }
 
+// Nobody looks inside, and what depends on the time alone is tabulated.
+bool can_be_one_operation(const ForwardSpec& spec) {
+  return !spec.taps && spec.folds.pack_valid_tokens && spec.folds.time_tables &&
+         (spec.config.pi05() || spec.folds.action_in);
+}
+
+// The loop as one operation.
+DenoiseLoop loop_of(const Call& call, const SuffixRows& layout, const Tensor& noise, const Tensor& actions,
+                    std::vector<Op> parts) {
+  const ModelConfig& c = call.config();
+  const Weights& w = call.spec.weights;
+  const Tables& tables = call.spec.tables;
+  const bool pi05 = c.pi05();
+  const GemmaContext& context = call.spec.first_step_differs() ? call.first : call.suffix;
+  DenoiseLoop loop{.noise = noise,
+                   .actions = actions,
+                   .state_token = layout.state_token,
+                   .positions = context.positions,
+                   .key_len = context.key_len,
+                   .rope = tables.rope,
+                   .action_in = pi05 ? w.action_in.w : tables.action_in,
+                   .action_in_bias = pi05 ? w.action_in.bias : tables.action_in_bias,
+                   .mlp_out = pi05 ? Tensor{} : w.time_mlp_out.w,
+                   .mlp_out_bias = pi05 ? Tensor{} : w.time_mlp_out.bias,
+                   .modulation = tables.modulation,
+                   .final_gain = w.expert.final_norm.gain,
+                   .action_out = w.action_out.w,
+                   .action_out_bias = w.action_out.bias,
+                   .layers = {},
+                   .parts = std::make_shared<const std::vector<Op>>(std::move(parts)),
+                   .steps = std::ssize(call.spec.schedule.times),
+                   .eps = c.eps,
+                   .dt = call.spec.schedule.dt,
+                   .scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim))};
+  for (size_t i = 0; i < w.expert.layers.size(); ++i) {
+    const GemmaLayerWeights& layer = w.expert.layers[i];
+    loop.layers.push_back({.input_gain = layer.input_norm.gain,
+                           .post_gain = layer.post_norm.gain,
+                           .q = layer.q,
+                           .k = layer.k,
+                           .v = layer.v,
+                           .o = layer.o,
+                           .gate = layer.gate,
+                           .up = layer.up,
+                           .down = layer.down,
+                           .k_cache = context.k_cache[i],
+                           .v_cache = context.v_cache[i]});
+  }
+  return loop;
+}
+
 }  // namespace
 
 void record_policy(Recorder& r, const ForwardSpec& spec) {
@@ -251,7 +303,9 @@ void record_policy(Recorder& r, const ForwardSpec& spec) {
     layout.state_rows = r.input("state_suffix_rows", DType::kI32, {spec.bucket.batch});
     layout.action_rows = r.input("action_suffix_rows", DType::kI32, {spec.bucket.batch * c.horizon});
   }
-  Tensor x = r.input("noise", DType::kF32, {spec.bucket.batch * c.horizon, c.action_dim});  // (B·H, A)
+  const Tensor noise = r.input("noise", DType::kF32, {spec.bucket.batch * c.horizon, c.action_dim});  // (B·H, A)
+  Tensor x = noise;
+  const size_t first_op = r.ops().size();
   const auto steps = std::ssize(spec.schedule.times);
   for (int64_t step = 0; step < steps; ++step) {
     const Recorder::Scope step_scope = r.scope(std::to_string(step));
@@ -263,6 +317,8 @@ void record_policy(Recorder& r, const ForwardSpec& spec) {
     if (!last) call.tap(next, "x." + std::to_string(step));
     x = next;
   }
+  if (!can_be_one_operation(spec)) return;
+  r.add(loop_of(call, layout, noise, x, r.take_ops(first_op)));
 }
 
 }  // namespace tendon

@@ -73,6 +73,10 @@ void compose(const NormGateUpGelu& a, Recorder& r) {
   r.add(GeluMul{.gate = gate, .up = projected(r, h, a.w_up), .out = a.out});
 }
 
+void compose(const DenoiseLoop& a, Recorder& r) {
+  for (const Op& part : *a.parts) r.add(part);
+}
+
 template <class Args>
 concept Fused = requires(const Args& args, Recorder& r) {
   compose(args, r);

@@ -67,6 +67,10 @@ Cost& Cost::operator+=(const Cost& other) {
 
 Cost cost(const Op& op) {
   Cost total;
+  if (const auto* loop = std::get_if<DenoiseLoop>(&op.args)) {
+    for (const Op& part : *loop->parts) total += cost(part);
+    return total;
+  }
   total.flops = std::visit([](const auto& args) { return flops(args); }, op.args);
   for_each_tensor(op, [&](const char* name, const Tensor& tensor, Access access) {
     const double bytes = moved_bytes(name, tensor, op);

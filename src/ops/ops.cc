@@ -169,6 +169,11 @@ void check(const NormGateUpGelu& a, const Rules& r) {
   r.product(a.x, a.w_up, a.out);
   r.norm(a.norm, a.x.cols());
 }
+void check(const DenoiseLoop& a, const Rules& r) {
+  r.require(a.parts != nullptr && !a.parts->empty() && a.steps > 0 && !a.layers.empty(), "steps of layers, recorded");
+  r.same_matrix(a.noise, a.actions, "noise and actions of one shape");
+  r.require(a.state_token.defined() != a.modulation.defined(), "a state token or modulations");
+}
 
 }  // namespace
 

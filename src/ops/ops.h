@@ -7,13 +7,15 @@
 #include <variant>
 
 #include "ops/basic_ops.h"
+#include "ops/denoise_loop.h"
 #include "ops/fused_ops.h"
 
 namespace tendon {
 
-using OpArgs = std::variant<Patchify, Linear, AddRows, LayerNorm, RmsNorm, AdaRmsNorm, Rope, ScatterRows, GatherRows,
-                            Attention, ResidualAdd, GatedResidual, GeluMul, GatherPrefix, ConcatRow, Cast, EulerStep,
-                            PatchEmbed, LayerNormQkv, LayerNormLinear, LinearResidual, NormQkvRope, NormGateUpGelu>;
+using OpArgs =
+    std::variant<Patchify, Linear, AddRows, LayerNorm, RmsNorm, AdaRmsNorm, Rope, ScatterRows, GatherRows, Attention,
+                 ResidualAdd, GatedResidual, GeluMul, GatherPrefix, ConcatRow, Cast, EulerStep, PatchEmbed,
+                 LayerNormQkv, LayerNormLinear, LinearResidual, NormQkvRope, NormGateUpGelu, DenoiseLoop>;
 
 struct Op {
   OpArgs args;

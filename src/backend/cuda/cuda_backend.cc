@@ -4,6 +4,7 @@
 
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/denoise/operation.h"
 #include "backend/cuda/hopper/products.h"
 #include "backend/gpu/cards.h"
 #include "backend/gpu/gpu_backend.h"
@@ -58,6 +59,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
                              .graph = options.graph,
                              .log = options.log};
   if (!options.portable_kernels) {
+    parts.own_ops = {gpu::denoise::denoise_loop_row()};
     parts.library = CublasLt::open(*parts.runtime);
     if (parts.library == nullptr) {
       log_warning(options.log,

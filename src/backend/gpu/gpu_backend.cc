@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <exception>
+#include <functional>
+#include <map>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -24,6 +26,25 @@ void* allocate_or_throw(Runtime& runtime, size_t bytes) {
   return memory;
 }
 
+// Device memory that executables share, by key.
+class SharedMemory {
+ public:
+  explicit SharedMemory(Runtime& runtime) : runtime_(runtime) {}
+  std::shared_ptr<void> get(const void* key, size_t bytes, const std::function<void(void*)>& fill) {
+    std::weak_ptr<void>& known = blocks_[key];
+    if (std::shared_ptr<void> block = known.lock()) return block;
+    const std::shared_ptr<void> block(allocate_or_throw(runtime_, bytes),
+                                      [this](void* memory) { runtime_.release(memory); });
+    fill(block.get());
+    known = block;
+    return block;
+  }
+
+ private:
+  Runtime& runtime_;
+  std::map<const void*, std::weak_ptr<void>> blocks_;
+};
+
 // Two points in the stream's work, and the time between them.
 struct Clock {
   explicit Clock(Runtime& runtime) : begin(runtime.make_event()), end(runtime.make_event()) {}
@@ -42,11 +63,11 @@ struct Piece {
 class GpuExecutable final : public Executable {
  public:
   // Sets parts.graph to false when capture fails: this plan and later ones are launched kernel by kernel.
-  GpuExecutable(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, void* workspace,
-                const Transfers& transfers)
+  GpuExecutable(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, SharedMemory& shared,
+                void* workspace, const Transfers& transfers)
       : name_(parts.name), runtime_(*parts.runtime), transfers_(transfers) {
     try {
-      prepare(ops, parts, products, workspace);
+      prepare(ops, parts, products, shared, workspace);
     } catch (...) {
       release_buffers();
       throw;
@@ -102,7 +123,8 @@ class GpuExecutable final : public Executable {
   }
 
  private:
-  void prepare(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, void* workspace) {
+  void prepare(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, SharedMemory& shared,
+               void* workspace) {
     runtime_.make_current();
     const GpuContext context{.products = products,
                              .workspace = workspace,
@@ -111,10 +133,15 @@ class GpuExecutable final : public Executable {
                                    buffers_.push_back(nullptr);
                                    return buffers_.back() = allocate_or_throw(runtime_, bytes);
                                  },
+                             .share =
+                                 [&](const void* key, size_t bytes, const std::function<void(void*)>& fill) {
+                                   shared_.push_back(shared.get(key, bytes, fill));
+                                   return shared_.back().get();
+                                 },
                              .stream = runtime_.stream(),
                              .architecture = runtime_.architecture()};
     for (const Op& op : ops) {
-      const GpuOp* const row = find_gpu_op(op);
+      const GpuOp* const row = find_gpu_op(op, parts.own_ops);
       TENDON_CHECK(row != nullptr, "the {} backend has no kernel for {} ({})", name_, tendon::describe(op),
                    op_label(op));
       launches_.push_back(row->prepare(op, context));
@@ -220,6 +247,7 @@ class GpuExecutable final : public Executable {
   Transfers transfers_;
   std::vector<Launch> launches_;
   std::vector<void*> buffers_;
+  std::vector<std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Event>> events_;
   std::unique_ptr<Graph> graph_;
   std::optional<Clock> clock_;
@@ -232,14 +260,15 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
  public:
   explicit GpuBackend(GpuBackendParts parts)
       : parts_(std::move(parts)),
-        products_(*parts_.runtime, parts_.library.get(), parts_.special.get(), std::move(parts_.table)) {}
+        products_(*parts_.runtime, parts_.library.get(), parts_.special.get(), std::move(parts_.table)),
+        shared_(*parts_.runtime) {}
 
   std::string_view name() const override { return parts_.name; }
   DeviceInfo info() const override { return parts_.runtime->info(); }
   DeviceSensors sensors() const override { return parts_.runtime->sensors(); }
   TracerOrReason make_tracer() override { return parts_.runtime->make_tracer(); }
 
-  bool supports(const Op& op) const override { return find_gpu_op(op) != nullptr; }
+  bool supports(const Op& op) const override { return find_gpu_op(op, parts_.own_ops) != nullptr; }
   std::string kernel_name(const Op& op) const override {
     const GpuOp& found = row(op);
     if (found.product == nullptr) return found.kernel;
@@ -248,7 +277,7 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
   size_t workspace_bytes(const Op& op) const override { return row(op).workspace_bytes(op); }
   std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t,
                                       const Transfers& transfers) override {
-    return std::make_unique<GpuExecutable>(ops, parts_, products_, workspace, transfers);
+    return std::make_unique<GpuExecutable>(ops, parts_, products_, shared_, workspace, transfers);
   }
 
   void* allocate(size_t bytes) override { return allocate_or_throw(*parts_.runtime, bytes); }
@@ -278,7 +307,7 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
 
   gemm::TuneTarget* tune_target() override { return this; }
   std::optional<gemm::Desc> product_of(const Op& op) const override {
-    const GpuOp* const found = find_gpu_op(op);
+    const GpuOp* const found = find_gpu_op(op, parts_.own_ops);
     if (found == nullptr || found->product == nullptr) return {};
     return describe(found->product(op));
   }
@@ -288,7 +317,7 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
 
  private:
   const GpuOp& row(const Op& op) const {
-    const GpuOp* const found = find_gpu_op(op);
+    const GpuOp* const found = find_gpu_op(op, parts_.own_ops);
     TENDON_CHECK(found != nullptr, "the {} backend has no kernel for {} ({})", parts_.name, tendon::describe(op),
                  op_label(op));
     return *found;
@@ -296,6 +325,7 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
 
   GpuBackendParts parts_;
   Products products_;
+  SharedMemory shared_;
 };
 
 }  // namespace

@@ -4,9 +4,11 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "backend/gemm/table.h"
 #include "backend/gpu/library_gemm.h"
+#include "backend/gpu/op_table.h"
 #include "backend/gpu/runtime.h"
 #include "backend/gpu/special_products.h"
 #include "base/log.h"
@@ -20,6 +22,7 @@ struct GpuBackendParts {
   std::unique_ptr<SpecialProducts> special = nullptr;  // kernels of this architecture alone
   std::optional<gemm::Table> table = {};               // which kernel runs which product
   bool graph = true;                                   // false: launch a plan's kernels one by one
+  std::vector<GpuOp> own_ops = {};  // operations for this vendor's cards only; they come before all cards' own
   LogSink log = {};
 };
 

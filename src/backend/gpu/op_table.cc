@@ -45,7 +45,6 @@ Launch prepare_product(const Product& product, const Scratch& used, const GpuCon
 size_t no_workspace(const Op&) { return 0; }
 
 // --- linear
-// -----------------------------------------------------------------------------------------------------------
 
 bool same_types(const Tensor& x, const Tensor& w, const Tensor& out) {
   return is_float(out) && x.dtype == w.dtype && w.dtype == out.dtype;
@@ -201,7 +200,6 @@ Launch prepare_norm_qkv_rope(const Op& op, const GpuContext& context) {
 }
 
 // --- the rest: one kernel each
-// ------------------------------------------------------------------------------------------
 
 bool can_float(const Op& op) {
   bool fits = true;
@@ -274,10 +272,13 @@ const GpuOp kTable[] = {
 
 }  // namespace
 
-const GpuOp* find_gpu_op(const Op& op) {
-  const auto found = std::ranges::find_if(
-      kTable, [&](const GpuOp& row) { return std::string_view(row.name) == op_name(op) && row.can(op); });
-  return found != std::end(kTable) ? &*found : nullptr;
+const GpuOp* find_gpu_op(const Op& op, std::span<const GpuOp> own) {
+  for (const std::span<const GpuOp> rows : {own, std::span<const GpuOp>(kTable)}) {
+    const auto found = std::ranges::find_if(
+        rows, [&](const GpuOp& row) { return std::string_view(row.name) == op_name(op) && row.can(op); });
+    if (found != rows.end()) return &*found;
+  }
+  return nullptr;
 }
 
 }  // namespace tendon::gpu

@@ -2,7 +2,7 @@
 #pragma once
 
 #include <functional>
-#include <optional>
+#include <span>
 
 #include "backend/gpu/products.h"
 #include "backend/gpu/stream.h"
@@ -15,6 +15,9 @@ struct GpuContext {
   const Products& products;
   void* workspace;
   std::function<void*(size_t bytes)> allocate;
+  // Memory that `fill` fills (in stream order) once for all executables that ask for the same key: weights in another
+  // order. It lives as long as one of them.
+  std::function<void*(const void* key, size_t bytes, const std::function<void(void*)>& fill)> share;
   Stream stream;
   int architecture;  // 90 for "sm_90"
 };
@@ -29,7 +32,8 @@ struct GpuOp {
   Product (*product)(const Op& op) = nullptr;
 };
 
-// Null when the backend has no kernel for this operation with these types and shapes.
-const GpuOp* find_gpu_op(const Op& op);
+// The first row that can, of `own` (a vendor's kernels) and then of all cards' kernels; null when there is none for
+// this operation with these types and shapes.
+const GpuOp* find_gpu_op(const Op& op, std::span<const GpuOp> own = {});
 
 }  // namespace tendon::gpu

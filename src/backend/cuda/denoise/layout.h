@@ -1,0 +1,137 @@
+// How the persistent denoise kernel wants its operands in memory: weights and cached keys in the order in which the
+// tensor cores take them, cut into chunks that one block streams one after the other.
+//
+// A chunk holds 16 fragments of 512 bytes. A fragment is the A operand of one mma.m16n8k16 (16 output columns by 16 of
+// the depth), 16 bytes a lane. Block b streams its 33 chunks of a layer in the order qkv, (keys and values), o,
+// gate and up, down.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace tendon::gpu::denoise {
+
+#ifdef __CUDACC__
+#define TENDON_HOST_DEVICE __host__ __device__
+#else
+#define TENDON_HOST_DEVICE
+#endif
+
+// The network: the expert of both published models.
+constexpr int kWidth = 1024, kMlp = 4096, kHeads = 8, kHeadDim = 256, kHalfDim = kHeadDim / 2;
+constexpr int kQWidth = kHeads * kHeadDim, kQkvWidth = kQWidth + 2 * kHeadDim;
+constexpr int kActionDim = 32;
+
+// The grid: pairs of blocks, one block on a multiprocessor.
+constexpr int kBlocks = 128, kWarps = 8, kThreads = kWarps * 32;
+constexpr int kRows = 16;     // rows (tokens) that the exchange buffers have room for
+constexpr int kMaxRows = 12;  // rows of the sums in shared memory
+
+constexpr int kChunkBytes = 8192, kFragmentBytes = 512, kFragments = kChunkBytes / kFragmentBytes;
+constexpr int kQkvChunks = 5, kOutChunks = 4, kGateUpChunks = 16, kDownChunks = 8;
+constexpr int kWeightChunks = kQkvChunks + kOutChunks + kGateUpChunks + kDownChunks;
+constexpr size_t kLayerWeightBytes = size_t{kBlocks} * kWeightChunks * kChunkBytes;
+
+// Cached keys: 16 parts of at most 64 keys for each of the 8 heads' blocks; the last part keeps one tile for the keys
+// of the rows themselves.
+constexpr int kParts = 16, kKeyTiles = 4, kTileKeys = 16, kPartKeys = kKeyTiles * kTileKeys;
+constexpr int kKvChunks = 2 * kKeyTiles;
+constexpr size_t kLayerKvBytes = size_t{kParts} * kKvChunks * kChunkBytes;
+constexpr int kMaxCachedKeys = (kParts - 1) * kPartKeys + kPartKeys - kTileKeys;
+constexpr int kLayerChunks = kWeightChunks + kKvChunks;
+
+// Keys of each part for a cache of `capacity` keys, so that the last part has a tile left.
+constexpr int keys_of_part(int capacity) {
+  const int most = kPartKeys - kTileKeys;
+  const int even = (capacity + kParts - 1) / kParts;
+  const int others = (capacity - most + kParts - 2) / (kParts - 1);
+  return even <= most ? even : others;
+}
+
+enum class Matrix { kQkv, kOut, kGateUp, kDown };
+// Two neighbouring elements of a matrix (rows: output columns; gate | up and q | k | v stacked).
+struct Element {
+  Matrix matrix;
+  int row, col;
+};
+
+// What lies in 32-bit word `word` (0–3) of `lane` in a fragment.
+TENDON_HOST_DEVICE constexpr Element weight_at(int block, int chunk, int fragment, int lane, int word) {
+  const int pair = block & 1;  // the blocks of a pair share the depth of o and down
+  const int group = lane >> 2;
+  const int row16 = group + 8 * (word & 1);
+  const int depth_in_step = 8 * (lane & 3) + 2 * (word >> 1);
+  // Two k steps take 32 consecutive elements of the depth: each lane has 8 neighbours of them, half a step each.
+  const auto depth = [&](int step) { return 32 * (step / 2) + 4 * (step & 1) + depth_in_step; };
+  // q, k, v in units of four: dimensions 2i, 2i + 1 of a head and their rotation partners.
+  const auto unit_row = [](int unit, int member) {
+    return (unit / 64) * kHeadDim + 2 * (unit % 64) + (member & 1) + (member >> 1) * kHalfDim;
+  };
+  if (chunk < 4) {
+    const int index = chunk * kFragments + fragment;  // 8 k steps of each of 8 warps
+    return {Matrix::kQkv, unit_row(block * 5 + row16 / 4, row16 % 4), index / 8 * 128 + depth(index % 8)};
+  }
+  if (chunk == 4) {  // the fifth unit: 16 lanes of 8 bytes a k step
+    const int byte = fragment * kFragmentBytes + lane * 16 + word * 4;
+    const int index = byte / 128;
+    const int in_step = byte % 128;
+    const int lane16 = in_step / 8;
+    const int step = index % 8;
+    return {Matrix::kQkv, unit_row(block * 5 + 4, lane16 >> 2),
+            index / 8 * 128 + 32 * (step / 2) + 4 * (step & 1) + 8 * (lane16 & 3) + in_step % 8 / 4 * 2};
+  }
+  chunk -= kQkvChunks;
+  if (chunk < kOutChunks) {
+    const int index = chunk * kFragments + fragment;
+    return {Matrix::kOut, block / 2 * 16 + row16, pair * 1024 + index / 8 * 128 + depth(index % 8)};
+  }
+  chunk -= kOutChunks;
+  if (chunk < kGateUpChunks) {  // two chunks a warp: four k steps of four tiles, gate, gate, up, up
+    const int step = (chunk & 1) * 4 + fragment / 4;
+    const int row = fragment % 4 * 16 + row16;
+    return {Matrix::kGateUp, row < 32 ? block * 32 + row : kMlp + block * 32 + row - 32, chunk / 2 * 128 + depth(step)};
+  }
+  chunk -= kGateUpChunks;
+  return {Matrix::kDown, block / 2 * 16 + row16, pair * 2048 + chunk * 256 + depth(fragment)};
+}
+
+// Which key and dimension lie in half word `half` (0–7) of a lane: of K in chunks 0–3, of V in chunks 4–7.
+struct KeyElement {
+  int key, dim;  // key within the part
+};
+TENDON_HOST_DEVICE constexpr KeyElement key_at(int chunk, int fragment, int lane, int half) {
+  const int group = lane >> 2;
+  const int quad = lane & 3;
+  const int word = half >> 1;
+  if (chunk < kKeyTiles) {
+    return {chunk * kTileKeys + group + 8 * (word & 1),
+            32 * (fragment / 2) + 8 * quad + 4 * (fragment & 1) + 2 * (word >> 1) + (half & 1)};
+  }
+  return {(chunk - kKeyTiles) * kTileKeys + 4 * quad + 2 * (word >> 1) + (half & 1),
+          16 * fragment + 2 * group + (word & 1)};
+}
+
+// What blocks exchange, in bytes from the start of the exchange memory. Activations lie as [column / 8][row][8] bf16.
+// Two sets take turns layer by layer: while one is in use the other is made empty again.
+struct Exchange {
+  static constexpr size_t kActivation = size_t{kRows} * 16;  // eight columns of all rows
+  // First part of a set
+  static constexpr size_t kX = 0;  // input of the layer
+  static constexpr size_t kQk = kX + kWidth / 8 * kActivation;
+  static constexpr size_t kV = kQk + (kQWidth + kHeadDim) / 8 * kActivation;  // as mma operand: [tile][lane][4]
+  static constexpr size_t kPartial = kV + size_t{kHeadDim} / 16 * 32 * 16;    // [part][column / 8][row][8]
+  static constexpr size_t kPartialSums = kPartial + kParts * size_t{kQWidth} / 8 * kActivation;  // max and sum, f32
+  static constexpr size_t kAttended = kPartialSums + size_t{kParts} * kHeads * kRows * 8;
+  static constexpr size_t kFirstEnd = kAttended + kQWidth / 8 * kActivation;
+  // Second part
+  static constexpr size_t kAfterAttention = kFirstEnd;
+  static constexpr size_t kHidden = kAfterAttention + kWidth / 8 * kActivation;
+  static constexpr size_t kSet = kHidden + kMlp / 8 * kActivation;
+  // Once a step
+  static constexpr size_t kTokens = 2 * kSet;                                // input of the first layer
+  static constexpr size_t kActions = kTokens + kWidth / 8 * kActivation;     // x_t, (kMaxRows, 32) f32
+  static constexpr size_t kActionHidden = kActions + size_t{kMaxRows} * kActionDim * 4;  // (kMaxRows, 1024) f32
+  static constexpr size_t kBytes = kActionHidden + size_t{kMaxRows} * kWidth * 4;
+};
+
+}  // namespace tendon::gpu::denoise

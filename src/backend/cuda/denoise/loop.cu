@@ -1,0 +1,191 @@
+// The whole denoise loop as one kernel: 128 blocks in pairs stay on the card through all steps and layers. In each, one
+// warp streams the block's weights (and cached keys) through a ring in shared memory, far ahead of the eight warps that
+// compute. See docs/decisions/0007-persistent-denoise.md.
+#include "backend/cuda/denoise/ends.cuh"
+#include "backend/cuda/denoise/layer.cuh"
+#include "backend/cuda/denoise/loop.h"
+
+namespace tendon::gpu::denoise {
+namespace {
+
+// Chunks in flight at most: what is under way delays every message between blocks.
+constexpr int kInFlight = 4;
+
+// Two lanes of one warp, each every other chunk.
+TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane) {
+  if (lane >= 2) return;
+  constexpr int kSlots = SharedLayout::kSlots;
+  const int block = static_cast<int>(blockIdx.x);
+  const uint64_t once = policy_evict_first();
+  const uint64_t again = policy_evict_last();  // keys and values come again in the next step
+  const unsigned char* const weights = args.weights + size_t{static_cast<unsigned>(block)} * kWeightChunks * kChunkBytes;
+  const unsigned char* const keys = args.keys + size_t{static_cast<unsigned>(block % kParts)} * kKvChunks * kChunkBytes;
+  const int total = args.steps * args.layers * kLayerChunks;
+  int slot = lane;
+  uint32_t slot_parity = 1;  // of the slot's emptiness: free at first
+  int waited_slot = (lane - kInFlight + 64 * kSlots) % kSlots;
+  uint32_t waited_parity = 0;
+  int in_layer = lane;
+  int layer = 0;
+  const uint16_t* gains = args.gains;  // of the step
+  for (int number = lane; number < total; number += 2) {
+    const bool is_keys = in_layer >= kQkvChunks && in_layer < kQkvChunks + kKvChunks;
+    const int weight_chunk = in_layer < kQkvChunks ? in_layer : in_layer - kKvChunks;
+    const unsigned char* const from =
+        is_keys ? keys + layer * kLayerKvBytes + size_t{static_cast<unsigned>(in_layer - kQkvChunks)} * kChunkBytes
+                : weights + layer * kLayerWeightBytes + size_t{static_cast<unsigned>(weight_chunk)} * kChunkBytes;
+    barrier_wait(shared + SharedLayout::kFree + 8 * slot, slot_parity);
+    if (number >= kInFlight) barrier_wait(shared + SharedLayout::kFull + 8 * waited_slot, waited_parity);
+    waited_slot += 2;
+    if (waited_slot >= kSlots) {
+      waited_slot -= kSlots;
+      if (number >= kInFlight) waited_parity ^= 1;
+    }
+    const uint32_t full = shared + SharedLayout::kFull + 8 * slot;
+    barrier_expect(full, kChunkBytes);
+    bulk_load(shared + SharedLayout::kRing + slot * kChunkBytes, from, kChunkBytes, full, is_keys ? again : once);
+    // The gains of the layer's norms come with the first chunk of qkv and of gate and up. Their place is free: the ring
+    // lets nobody run a layer ahead.
+    if (!is_keys && (weight_chunk == 0 || weight_chunk == kQkvChunks + kOutChunks)) {
+      const int norm = weight_chunk == 0 ? 0 : 1;
+      const uint32_t barrier = shared + SharedLayout::kGainBarriers + 8 * norm;
+      barrier_expect(barrier, kWidth * 2);
+      bulk_load(shared + SharedLayout::kGains + norm * kWidth * 2, gains + (2 * layer + norm) * kWidth, kWidth * 2,
+                barrier, again);
+    }
+    slot += 2;
+    if (slot >= kSlots) {
+      slot -= kSlots;
+      slot_parity ^= 1;
+    }
+    in_layer += 2;
+    if (in_layer >= kLayerChunks) {
+      in_layer -= kLayerChunks;
+      if (++layer == args.layers) {
+        layer = 0;
+        gains += args.gain_stride;
+      }
+    }
+  }
+}
+
+template <bool kPi05>
+TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
+  Block t(args, shared);
+  unsigned char* const exchange = args.exchange;
+  float x_t = 0.0F;  // of threads 0–2, see velocity_stage
+  if (t.thread < kMaxRows / 4) {
+    const int row = t.block / kActionDim + 4 * t.thread;
+    if (row < args.horizon) x_t = __ldg(args.noise + row * kActionDim + t.block % kActionDim);
+  }
+  uint32_t chunk = 0;
+  int index = 0;  // layers done
+  const auto shift_of = [&](const float* table, int step, int layer, int width) -> const float* {
+    return kPi05 ? table + (int64_t{step} * args.layers + layer) * width : nullptr;
+  };
+  const auto gate_of = [&](int step, int norm) -> const float* {
+    return kPi05 ? args.modulation + (int64_t{step} * (2 * args.layers + 1) + norm) * (3 * kWidth) + 2 * kWidth : nullptr;
+  };
+  for (int step = 0; step < args.steps; ++step) {
+    t.forget();
+    token_stage<kPi05>(t, step, exchange);
+    for (int layer = 0; layer < args.layers; ++layer, ++index) {
+      unsigned char* const set = exchange + (index & 1) * Exchange::kSet;
+      unsigned char* const other = exchange + ((index & 1) ^ 1) * Exchange::kSet;
+      t.forget();
+      qkv_stage(t, chunk, layer == 0 ? exchange + Exchange::kTokens : set + Exchange::kX,
+                shift_of(args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQk, set + Exchange::kV);
+      chunk += kQkvChunks;
+      // Every block has read the layer before to its end: its q has come.
+      if (index > 0) {
+        make_empty(other + Exchange::kFirstEnd, Exchange::kSet - Exchange::kFirstEnd, t.block, t.thread);
+      }
+      t.forget();
+      attention_stage(t, chunk, set + Exchange::kQk, set + Exchange::kV, set + Exchange::kPartial,
+                      set + Exchange::kPartialSums);
+      chunk += kKvChunks;
+      t.forget();
+      combine_stage(t, set + Exchange::kPartial, set + Exchange::kPartialSums, set + Exchange::kAttended);
+      t.forget();
+      output_stage<false>(t, chunk, set + Exchange::kAttended, gate_of(step, 2 * layer),
+                          set + Exchange::kAfterAttention);
+      chunk += kOutChunks;
+      t.forget();
+      gate_up_stage(t, chunk, set + Exchange::kAfterAttention, shift_of(args.gate_up_shift, step, layer, 2 * kMlp),
+                    set + Exchange::kHidden);
+      chunk += kGateUpChunks;
+      // Every block has added o to its residual, so nobody reads this layer's first half any more, nor what stands in
+      // front of the first layer.
+      make_empty(set, Exchange::kFirstEnd, t.block, t.thread);
+      if (layer == 0) make_empty(exchange + Exchange::kTokens, Exchange::kBytes - Exchange::kTokens, t.block, t.thread);
+      t.forget();
+      output_stage<true>(t, chunk, set + Exchange::kHidden, gate_of(step, 2 * layer + 1), other + Exchange::kX);
+      chunk += kDownChunks;
+      ++t.layer_parity;
+    }
+    t.forget();
+    velocity_stage<kPi05>(t, step, exchange + (index & 1) * Exchange::kSet + Exchange::kX, x_t, exchange);
+  }
+}
+
+template <bool kPi05>
+__global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_constant__ LoopArgs args) {
+  extern __shared__ __align__(1024) unsigned char memory[];
+  const uint32_t shared = shared_address(memory);
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < 4; ++i) barrier_init(shared + SharedLayout::kBarriers + 8 * i, 1);
+    for (int i = 0; i < SharedLayout::kSlots; ++i) {
+      barrier_init(shared + SharedLayout::kFull + 8 * i, 1);
+      barrier_init(shared + SharedLayout::kFree + 8 * i, kFragments);
+    }
+  }
+  barrier_init_fence();
+  cluster_barrier();
+  if (threadIdx.x >= kThreads) {
+    stream_chunks(args, shared, static_cast<int>(threadIdx.x) - kThreads);
+    __syncwarp();
+  } else {
+    compute<kPi05>(args, shared);
+  }
+  cluster_barrier();  // the neighbour may still send
+}
+
+template <bool kPi05>
+int blocks_that_fit() {
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(kBlocks);
+  config.blockDim = dim3(kThreads + 32);
+  config.dynamicSmemBytes = SharedLayout::kBytes;
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeClusterDimension;
+  attribute.val.clusterDim = {2, 1, 1};
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  int clusters = 0;
+  if (cudaFuncSetAttribute(loop_kernel<kPi05>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                           static_cast<int>(SharedLayout::kBytes)) != cudaSuccess ||
+      cudaOccupancyMaxActiveClusters(&clusters, loop_kernel<kPi05>, &config) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return 2 * clusters;
+}
+
+}  // namespace
+
+bool fits_card() { return blocks_that_fit<false>() >= kBlocks && blocks_that_fit<true>() >= kBlocks; }
+
+void launch_loop(const LoopArgs& args, bool pi05, Stream stream) {
+  const LaunchShape shape{.grid = dim3(kBlocks),
+                          .block = dim3(kThreads + 32),
+                          .shared_bytes = SharedLayout::kBytes,
+                          .stream = stream,
+                          .cluster = 2};
+  if (pi05) {
+    launch<loop_kernel<true>>(shape, args);
+  } else {
+    launch<loop_kernel<false>>(shape, args);
+  }
+}
+
+}  // namespace tendon::gpu::denoise

@@ -1,0 +1,168 @@
+// The operation denoise_loop on the persistent kernel: when it fits, and what is made ready for it.
+#include "backend/cuda/denoise/operation.h"
+
+#include <algorithm>
+#include <bit>
+#include <numbers>
+
+#include "backend/cuda/denoise/layout.h"
+#include "backend/cuda/denoise/loop.h"
+
+namespace tendon::gpu::denoise {
+namespace {
+
+bool is_matrix(const Tensor& t, int64_t rows, int64_t cols) {
+  return t.defined() && t.data != nullptr && t.value < 0 && t.dtype == DType::kBf16 && t.rows() == rows &&
+         t.cols() == cols && t.row_stride % 2 == 0;
+}
+bool is_vector(const Tensor& t, int64_t elements) {
+  return t.defined() && t.data != nullptr && t.value < 0 && t.dtype == DType::kF32 && t.elements() == elements &&
+         t.contiguous() && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+}
+
+bool fits_layer(const DenoiseLoop::Layer& layer, bool adaptive) {
+  return is_matrix(layer.q, kQWidth, kWidth) && is_matrix(layer.k, kHeadDim, kWidth) &&
+         is_matrix(layer.v, kHeadDim, kWidth) && is_matrix(layer.o, kWidth, kQWidth) &&
+         is_matrix(layer.gate, kMlp, kWidth) && is_matrix(layer.up, kMlp, kWidth) &&
+         is_matrix(layer.down, kWidth, kMlp) &&
+         (adaptive || (is_vector(layer.input_gain, kWidth) && is_vector(layer.post_gain, kWidth))) &&
+         layer.k_cache.dtype == DType::kBf16 && layer.v_cache.dtype == DType::kBf16 && layer.k_cache.shape[0] == 1 &&
+         layer.k_cache.row_stride == layer.v_cache.row_stride;
+}
+
+int64_t rows_of(const DenoiseLoop& a) { return a.positions.elements(); }
+int64_t cache_keys(const DenoiseLoop& a) { return a.layers[0].k_cache.shape[1] - rows_of(a); }
+
+bool can(const Op& op) {
+  const auto& a = std::get<DenoiseLoop>(op.args);
+  const auto layers = std::ssize(a.layers);
+  const bool adaptive = a.modulation.defined();
+  const int64_t leading = rows_of(a) - a.noise.rows();
+  static const bool card = fits_card();
+  return card && layers >= 1 && layers <= kMaxLayers && a.key_len.elements() == 1 && rows_of(a) <= kMaxRows &&
+         a.noise.rows() >= 1 && a.noise.cols() == kActionDim && leading == (adaptive ? 0 : 1) &&
+         leading == (a.state_token.defined() ? 1 : 0) && a.mlp_out.defined() == !adaptive &&
+         cache_keys(a) <= kMaxCachedKeys && is_vector(a.rope, a.rope.elements()) && a.rope.cols() == kHeadDim &&
+         is_vector(a.action_in, kWidth * kActionDim) && a.action_in_bias.contiguous() &&
+         is_vector(a.action_out, kWidth * kActionDim) && is_vector(a.action_out_bias, kActionDim) &&
+         (adaptive ? is_vector(a.modulation, a.steps * (2 * layers + 1) * 3 * kWidth)
+                   : is_vector(a.mlp_out, kWidth * kWidth) && is_vector(a.mlp_out_bias, kWidth) &&
+                         is_vector(a.final_gain, kWidth)) &&
+         std::ranges::all_of(a.layers, [&](const auto& layer) { return fits_layer(layer, adaptive); });
+}
+
+size_t keys_bytes(const DenoiseLoop& a) { return a.layers.size() * kLayerKvBytes; }
+size_t workspace_bytes(const Op& op) { return keys_bytes(std::get<DenoiseLoop>(op.args)) + Exchange::kBytes; }
+
+// What is made once of the weights, in one block of memory: packed weights, gains, and for π0.5 the shifts' products.
+struct Made {
+  size_t gains, qkv_shift, gate_up_shift, bytes;
+};
+Made layout_of(const DenoiseLoop& a) {
+  const size_t layers = a.layers.size();
+  const bool adaptive = a.modulation.defined();
+  const size_t sets = adaptive ? static_cast<size_t>(a.steps) : 1;
+  Made made{};
+  made.gains = layers * kLayerWeightBytes;
+  made.qkv_shift = made.gains + sets * layers * 2 * kWidth * sizeof(uint16_t);
+  made.gate_up_shift = made.qkv_shift + (adaptive ? sets * layers * kQkvWidth * sizeof(float) : 0);
+  made.bytes = made.gate_up_shift + (adaptive ? sets * layers * 2 * kMlp * sizeof(float) : 0);
+  return made;
+}
+
+Rows rows(const Tensor& t) { return {static_cast<const uint16_t*>(t.data), t.row_stride}; }
+
+void make(const DenoiseLoop& a, unsigned char* memory, Stream stream) {
+  const Made at = layout_of(a);
+  const auto layers = static_cast<int>(a.layers.size());
+  auto* const gains = reinterpret_cast<uint16_t*>(memory + at.gains);
+  for (int i = 0; i < layers; ++i) {
+    const DenoiseLoop::Layer& w = a.layers[static_cast<size_t>(i)];
+    launch_pack_weights({rows(w.q), rows(w.k), rows(w.v), rows(w.o), rows(w.gate), rows(w.up), rows(w.down)},
+                        memory + static_cast<size_t>(i) * kLayerWeightBytes, stream);
+    if (!a.modulation.defined()) {
+      launch_pack_gains(w.input_gain.as<float>(), kWidth, 1, gains + 2 * i * kWidth, stream);
+      launch_pack_gains(w.post_gain.as<float>(), kWidth, 1, gains + (2 * i + 1) * kWidth, stream);
+    }
+  }
+  if (!a.modulation.defined()) return;
+  // Rows of the table: per step 2 · layers + 1 norms of scale | shift | gate.
+  const int64_t step_stride = int64_t{2 * layers + 1} * 3 * kWidth;
+  const auto* const table = a.modulation.as<float>();
+  const auto steps = static_cast<int>(a.steps);
+  for (int step = 0; step < steps; ++step) {
+    launch_pack_gains(table + step * step_stride, 3 * kWidth, 2 * layers, gains + int64_t{step} * 2 * layers * kWidth,
+                      stream);
+  }
+  auto* const qkv = reinterpret_cast<float*>(memory + at.qkv_shift);
+  auto* const gate_up = reinterpret_cast<float*>(memory + at.gate_up_shift);
+  for (int i = 0; i < layers; ++i) {
+    const DenoiseLoop::Layer& w = a.layers[static_cast<size_t>(i)];
+    const float* const shift = table + int64_t{2 * i} * 3 * kWidth + kWidth;
+    launch_shift_products(shift, step_stride, steps, {rows(w.q), rows(w.k), rows(w.v)}, {kQWidth, kHeadDim, kHeadDim},
+                          qkv + int64_t{i} * kQkvWidth, int64_t{layers} * kQkvWidth, stream);
+    launch_shift_products(shift + 3 * kWidth, step_stride, steps, {rows(w.gate), rows(w.up)}, {kMlp, kMlp},
+                          gate_up + int64_t{i} * 2 * kMlp, int64_t{layers} * 2 * kMlp, stream);
+  }
+}
+
+Launch prepare(const Op& op, const GpuContext& context) {
+  const auto& a = std::get<DenoiseLoop>(op.args);
+  const Made at = layout_of(a);
+  const bool pi05 = a.modulation.defined();
+  const auto* const made = static_cast<const unsigned char*>(context.share(
+      a.layers[0].q.data, at.bytes,
+      [&](void* memory) { make(a, static_cast<unsigned char*>(memory), context.stream); }));
+  auto* const workspace = static_cast<unsigned char*>(context.workspace);
+  const auto layers = static_cast<int>(a.layers.size());
+
+  Caches caches{.stride = a.layers[0].k_cache.row_stride};
+  for (size_t i = 0; i < a.layers.size(); ++i) {
+    caches.k[i] = static_cast<const uint16_t*>(a.layers[i].k_cache.data);
+    caches.v[i] = static_cast<const uint16_t*>(a.layers[i].v_cache.data);
+  }
+  const auto optional = [](const Tensor& t) { return t.defined() ? t.as<const float>() : nullptr; };
+  LoopArgs args;
+  args.weights = made;
+  args.gains = reinterpret_cast<const uint16_t*>(made + at.gains);
+  if (pi05) {
+    args.qkv_shift = reinterpret_cast<const float*>(made + at.qkv_shift);
+    args.gate_up_shift = reinterpret_cast<const float*>(made + at.gate_up_shift);
+    args.gain_stride = int64_t{2} * layers * kWidth;
+  }
+  args.modulation = optional(a.modulation);
+  args.final_gain = optional(a.final_gain);
+  args.rope = optional(a.rope);
+  args.action_in = optional(a.action_in);
+  args.action_in_bias = optional(a.action_in_bias);
+  args.action_in_bias_stride = a.action_in_bias.elements() > kWidth ? kWidth : 0;
+  args.mlp_out = optional(a.mlp_out);
+  args.mlp_out_bias = optional(a.mlp_out_bias);
+  args.action_out = optional(a.action_out);
+  args.action_out_bias = optional(a.action_out_bias);
+  args.keys = workspace;
+  args.noise = optional(a.noise);
+  args.state_token = optional(a.state_token);
+  args.positions = a.positions.as<const int32_t>();
+  args.cached_keys = a.key_len.as<const int32_t>();
+  args.actions = static_cast<float*>(a.actions.data);
+  args.exchange = workspace + keys_bytes(a);
+  args.rows = static_cast<int>(rows_of(a));
+  args.horizon = static_cast<int>(a.noise.rows());
+  args.layers = layers;
+  args.steps = static_cast<int>(a.steps);
+  args.keys_of_part = keys_of_part(static_cast<int>(cache_keys(a)));
+  args.eps = a.eps;
+  args.dt = a.dt;
+  args.score_scale = a.scale * std::numbers::log2e_v<float>;
+  return [=](Stream stream) {
+    launch_pack_keys(caches, layers, args.cached_keys, args.keys_of_part, workspace, args.exchange, stream);
+    launch_loop(args, pi05, stream);
+  };
+}
+
+}  // namespace
+
+GpuOp denoise_loop_row() { return {DenoiseLoop::kName, "cuda.denoise_loop (persistent)", can, workspace_bytes, prepare}; }
+
+}  // namespace tendon::gpu::denoise
