@@ -16,19 +16,19 @@ struct Op;
 struct DenoiseLoop {
   static constexpr const char* kName = "denoise_loop";
   struct Layer {
-    Tensor input_gain, post_gain;         // (W) f32, π0
-    Tensor q, k, v, o, gate, up, down;    // matrices
-    Tensor k_cache, v_cache;              // (B, C, kv_heads·D); the last n rows are the loop's own
+    Tensor input_gain, post_gain;       // (W) f32, π0
+    Tensor q, k, v, o, gate, up, down;  // matrices
+    Tensor k_cache, v_cache;            // (B, C, kv_heads·D); the last n rows are the loop's own
   };
-  Tensor noise, actions;                  // (B·H, A) f32
-  Tensor state_token;                     // (B, W) f32, π0: the row in front, which sees itself and the prefix only
-  Tensor positions, key_len;              // (B·n) i32; (B) i32: keys of the prefix
-  Tensor rope;                            // (positions, D) f32
-  Tensor action_in, action_in_bias;       // (W, A) f32; (steps, W) or (W) f32
-  Tensor mlp_out, mlp_out_bias;           // π0: (W, W), (W) f32, behind a SiLU
-  Tensor modulation;                      // π0.5: (steps·(2·layers + 1), 3·W) f32, scale | shift | gate
-  Tensor final_gain;                      // (W) f32, π0
-  Tensor action_out, action_out_bias;     // (A, W), (A) f32
+  Tensor noise, actions;               // (B·H, A) f32
+  Tensor state_token;                  // (B, W) f32, π0: the row in front, which sees itself and the prefix only
+  Tensor positions, key_len;           // (B·n) i32; (B) i32: keys of the prefix
+  Tensor rope;                         // (positions, D) f32
+  Tensor action_in, action_in_bias;    // (W, A) f32; (steps, W) or (W) f32
+  Tensor mlp_out, mlp_out_bias;        // π0: (W, W), (W) f32, behind a SiLU
+  Tensor modulation;                   // π0.5: (steps·(2·layers + 1), 3·W) f32, scale | shift | gate
+  Tensor final_gain;                   // (W) f32, π0
+  Tensor action_out, action_out_bias;  // (A, W), (A) f32
   std::vector<Layer> layers;
   std::shared_ptr<const std::vector<Op>> parts;
   int64_t steps = 0;

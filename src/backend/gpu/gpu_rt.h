@@ -75,11 +75,12 @@ inline bool has_clusters() {
 template <auto kKernel, class... Args>
 void launch(const LaunchShape& shape, const Args&... args) {
   static std::atomic<size_t> limit{0};  // static shared memory counts towards the 48 KB that need no leave
-  if (shape.shared_bytes > limit) {
-    require(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 static_cast<int>(shape.shared_bytes)),
+  // Whole 16-byte words: the compiler may load one where a part of it is asked for.
+  const size_t shared_bytes = (shape.shared_bytes + 15) / 16 * 16;
+  if (shared_bytes > limit) {
+    require(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
             "raising a kernel's shared memory");
-    limit = shape.shared_bytes;
+    limit = shared_bytes;
   }
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
@@ -95,7 +96,7 @@ void launch(const LaunchShape& shape, const Args&... args) {
   cudaLaunchConfig_t config{};
   config.gridDim = shape.grid;
   config.blockDim = shape.block;
-  config.dynamicSmemBytes = shape.shared_bytes;
+  config.dynamicSmemBytes = shared_bytes;
   config.stream = reinterpret_cast<cudaStream_t>(shape.stream);
   config.attrs = attributes;
   config.numAttrs = count;

@@ -20,16 +20,16 @@ constexpr int kQuads = kMaxRows / 4;
 struct SharedLayout {
   static constexpr int kSlots = 22;  // even: two lanes of the producer take turns
   static constexpr uint32_t kRing = 0;
-  static constexpr uint32_t kSumsWide = kRing + kSlots * kChunkBytes;           // [warp][64 columns][rows] f32
+  static constexpr uint32_t kSumsWide = kRing + kSlots * kChunkBytes;              // [warp][64 columns][rows] f32
   static constexpr uint32_t kSumsNarrow = kSumsWide + kWarps * 64 * kMaxRows * 4;  // [warp][16][rows], or scores
   static constexpr int kScoreRow = 18;                                             // floats; scores [2][64 keys][18]
   static constexpr uint32_t kProbabilities = kSumsNarrow + 2 * kPartKeys * kScoreRow * 4;
-  static constexpr int kProbabilityRow = 144;  // bytes: 64 bf16, padded
-  static constexpr uint32_t kSquares = kProbabilities + kRows * kProbabilityRow;   // [warp][row] f32
-  static constexpr uint32_t kInverse = kSquares + kWarps * kRows * 4;              // [row] f32
-  static constexpr uint32_t kReceived = kInverse + kRows * 4;                      // [o, down][8][rows] f32
-  static constexpr uint32_t kGains = kReceived + 2 * 8 * kMaxRows * 4;             // [input, post][1024] bf16
-  static constexpr uint32_t kTokens = kGains + 2 * kWidth * 2;                     // [row][8] f32
+  static constexpr int kProbabilityRow = 144;                                     // bytes: 64 bf16, padded
+  static constexpr uint32_t kSquares = kProbabilities + kRows * kProbabilityRow;  // [warp][row] f32
+  static constexpr uint32_t kInverse = kSquares + kWarps * kRows * 4;             // [row] f32
+  static constexpr uint32_t kReceived = kInverse + kRows * 4;                     // [o, down][8][rows] f32
+  static constexpr uint32_t kGains = kReceived + 2 * 8 * kMaxRows * 4;            // [input, post][1024] bf16
+  static constexpr uint32_t kTokens = kGains + 2 * kWidth * 2;                    // [row][8] f32
   // Barriers: received o, received down, gains of both norms, then full and empty of every slot.
   static constexpr uint32_t kBarriers = kTokens + kMaxRows * 8 * 4;
   static constexpr uint32_t kGainBarriers = kBarriers + 16;

@@ -57,8 +57,8 @@ TENDON_DEVICE void mlp_out(const Block& t, const unsigned char* hidden) {
   float4 weights[kColumns];
 #pragma unroll
   for (int c = 0; c < kColumns; ++c) {
-    weights[c] = __ldg(reinterpret_cast<const float4*>(
-        t.args.mlp_out + (int64_t{t.block} * kColumns + c) * kWidth + 4 * t.thread));
+    weights[c] = __ldg(
+        reinterpret_cast<const float4*>(t.args.mlp_out + (int64_t{t.block} * kColumns + c) * kWidth + 4 * t.thread));
   }
   uint4 h[kMaxRows];
   await(

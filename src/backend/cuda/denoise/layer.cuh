@@ -119,7 +119,8 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   }
   const auto query = [&](int i) {
     return qk + (size_t{static_cast<unsigned>(head * 32 + depth_half * 16 + 4 * (i >> 1) + t.quad)} * kRows +
-                 8 * (i & 1) + t.group) * 16;
+                 8 * (i & 1) + t.group) *
+                    16;
   };
   if (own) {
     uint4 all[18];
@@ -128,8 +129,10 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
         [&](int i) -> const unsigned char* {
           if (i < 8) return query(i);
           if (i < 16) {
-            return qk + (size_t{static_cast<unsigned>(kHeads * 32 + depth_half * 16 + 4 * ((i - 8) >> 1) + t.quad)} *
-                             kRows + t.group + 8 * (i & 1)) * 16;
+            return qk +
+                   (size_t{static_cast<unsigned>(kHeads * 32 + depth_half * 16 + 4 * ((i - 8) >> 1) + t.quad)} * kRows +
+                    t.group + 8 * (i & 1)) *
+                       16;
           }
           return v_in + ((2 * t.warp + i - 16) * 32 + t.lane) * 16;
         },
@@ -219,8 +222,8 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
     for (int j = 0; j < 2; ++j) {
       uint2 p = make_uint2(0, 0);
       if (8 * j + t.group < rows) {
-        p = load_shared_8(t.shared + SharedLayout::kProbabilities +
-                          (8 * j + t.group) * SharedLayout::kProbabilityRow + k * 32 + t.quad * 8);
+        p = load_shared_8(t.shared + SharedLayout::kProbabilities + (8 * j + t.group) * SharedLayout::kProbabilityRow +
+                          k * 32 + t.quad * 8);
       }
 #pragma unroll
       for (int z = 0; z < 2; ++z) mma(out[z][j], k >= own_tile ? own_values[z] : values[k][z], p.x, p.y);
@@ -310,8 +313,8 @@ TENDON_DEVICE void combine_stage(const Block& t, const unsigned char* partial, c
   store_relaxed_4(activation_word(attended, column8, row, quarter), pack_bf16(low * inverse, high * inverse));
 }
 
-// residual += in · wᵀ (times `gate`, if any) for o (kDown = false) and down. The blocks of a pair have half of the depth each and
-// send each other the sums of the other's columns.
+// residual += in · wᵀ (times `gate`, if any) for o (kDown = false) and down. The blocks of a pair have half of the
+// depth each and send each other the sums of the other's columns.
 template <bool kDown>
 TENDON_DEVICE void output_stage(Block& t, uint32_t first_chunk, const unsigned char* in, const float* gate,
                                 unsigned char* out) {
@@ -354,8 +357,8 @@ TENDON_DEVICE void output_stage(Block& t, uint32_t first_chunk, const unsigned c
 
   if (t.warp < 16 * kQuads / 8) {
     float v = t.sum_of_warps(base, kWarpStride, own.column, own.rows4);
-    const uint32_t received = t.shared + SharedLayout::kReceived +
-                              ((kDown ? 8 : 0) + (own.column & 7)) * (kMaxRows * 4) + own.row * 4;
+    const uint32_t received =
+        t.shared + SharedLayout::kReceived + ((kDown ? 8 : 0) + (own.column & 7)) * (kMaxRows * 4) + own.row * 4;
     if (own.mine) {
       barrier_wait(barrier, t.layer_parity & 1);
       v = t.residual + (v + load_shared_float(received)) * factor;
@@ -367,7 +370,8 @@ TENDON_DEVICE void output_stage(Block& t, uint32_t first_chunk, const unsigned c
     const uint32_t packed = odd ? pack_bf16(other, v) : pack_bf16(v, other);
     if (own.mine) {
       t.residual = odd ? high_bf16(packed) : low_bf16(packed);
-      if (own.row < rows && !odd) store_relaxed_4(activation_word(out, t.block, own.row, (own.column & 7) >> 1), packed);
+      if (own.row < rows && !odd)
+        store_relaxed_4(activation_word(out, t.block, own.row, (own.column & 7) >> 1), packed);
     }
   }
 }

@@ -128,8 +128,8 @@ struct Exchange {
   static constexpr size_t kHidden = kAfterAttention + kWidth / 8 * kActivation;
   static constexpr size_t kSet = kHidden + kMlp / 8 * kActivation;
   // Once a step
-  static constexpr size_t kTokens = 2 * kSet;                                // input of the first layer
-  static constexpr size_t kActions = kTokens + kWidth / 8 * kActivation;     // x_t, (kMaxRows, 32) f32
+  static constexpr size_t kTokens = 2 * kSet;                                            // input of the first layer
+  static constexpr size_t kActions = kTokens + kWidth / 8 * kActivation;                 // x_t, (kMaxRows, 32) f32
   static constexpr size_t kActionHidden = kActions + size_t{kMaxRows} * kActionDim * 4;  // (kMaxRows, 1024) f32
   static constexpr size_t kBytes = kActionHidden + size_t{kMaxRows} * kWidth * 4;
 };

@@ -18,7 +18,8 @@ TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane
   const int block = static_cast<int>(blockIdx.x);
   const uint64_t once = policy_evict_first();
   const uint64_t again = policy_evict_last();  // keys and values come again in the next step
-  const unsigned char* const weights = args.weights + size_t{static_cast<unsigned>(block)} * kWeightChunks * kChunkBytes;
+  const unsigned char* const weights =
+      args.weights + size_t{static_cast<unsigned>(block)} * kWeightChunks * kChunkBytes;
   const unsigned char* const keys = args.keys + size_t{static_cast<unsigned>(block % kParts)} * kKvChunks * kChunkBytes;
   const int total = args.steps * args.layers * kLayerChunks;
   int slot = lane;
@@ -84,7 +85,8 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
     return kPi05 ? table + (int64_t{step} * args.layers + layer) * width : nullptr;
   };
   const auto gate_of = [&](int step, int norm) -> const float* {
-    return kPi05 ? args.modulation + (int64_t{step} * (2 * args.layers + 1) + norm) * (3 * kWidth) + 2 * kWidth : nullptr;
+    return kPi05 ? args.modulation + (int64_t{step} * (2 * args.layers + 1) + norm) * (3 * kWidth) + 2 * kWidth
+                 : nullptr;
   };
   for (int step = 0; step < args.steps; ++step) {
     t.forget();

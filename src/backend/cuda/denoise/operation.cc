@@ -110,9 +110,10 @@ Launch prepare(const Op& op, const GpuContext& context) {
   const auto& a = std::get<DenoiseLoop>(op.args);
   const Made at = layout_of(a);
   const bool pi05 = a.modulation.defined();
-  const auto* const made = static_cast<const unsigned char*>(context.share(
-      a.layers[0].q.data, at.bytes,
-      [&](void* memory) { make(a, static_cast<unsigned char*>(memory), context.stream); }));
+  const auto* const made =
+      static_cast<const unsigned char*>(context.share(a.layers[0].q.data, at.bytes, [&](void* memory) {
+        make(a, static_cast<unsigned char*>(memory), context.stream);
+      }));
   auto* const workspace = static_cast<unsigned char*>(context.workspace);
   const auto layers = static_cast<int>(a.layers.size());
 
@@ -163,6 +164,8 @@ Launch prepare(const Op& op, const GpuContext& context) {
 
 }  // namespace
 
-GpuOp denoise_loop_row() { return {DenoiseLoop::kName, "cuda.denoise_loop (persistent)", can, workspace_bytes, prepare}; }
+GpuOp denoise_loop_row() {
+  return {DenoiseLoop::kName, "cuda.denoise_loop (persistent)", can, workspace_bytes, prepare};
+}
 
 }  // namespace tendon::gpu::denoise
