@@ -6,14 +6,14 @@
 namespace tendon::gpu::denoise {
 
 struct LoopArgs {
-  // Made once: weights in the kernel's order (layout.h), per norm 1024 bf16 gains in the order step, layer, input and
-  // post-attention norm; π0.5: what the shifts of the norms add to each product, f32.
+  // Made once: weights in the kernel's order (layout.h); what each norm multiplies by (1 + gain or scale), kWidth
+  // numbers a norm, per step in the order of the layers' input and post-attention norms, then the final one; π0.5: what
+  // the shifts of the norms add to each product.
   const unsigned char* weights = nullptr;
-  const uint16_t* gains = nullptr;
+  const float* gains = nullptr;
   const float* qkv_shift = nullptr;      // (steps, layers, kQkvWidth)
   const float* gate_up_shift = nullptr;  // (steps, layers, 2 · kMlp)
   const float* modulation = nullptr;     // (steps · (2·layers + 1), 3 · kWidth), π0.5
-  const float* final_gain = nullptr;     // (kWidth), the w of 1 + w, π0
   const float* rope = nullptr;           // (positions, kHeadDim): cosines | sines
   // Small projections, f32
   const float *action_in = nullptr, *action_in_bias = nullptr;    // (kWidth, 32), (kWidth) a step, or once

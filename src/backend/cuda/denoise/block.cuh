@@ -18,25 +18,24 @@ constexpr uint32_t kEmpty = 0xffffffffU;
 constexpr int kQuads = kMaxRows / 4;
 
 struct SharedLayout {
-  static constexpr int kSlots = 22;  // even: two lanes of the producer take turns
+  static constexpr int kSlots = 24;  // even: two lanes of the producer take turns
   static constexpr uint32_t kRing = 0;
   static constexpr uint32_t kSumsWide = kRing + kSlots * kChunkBytes;              // [warp][64 columns][rows] f32
-  static constexpr uint32_t kSumsNarrow = kSumsWide + kWarps * 64 * kMaxRows * 4;  // [warp][16][rows], or scores
-  static constexpr int kScoreRow = 18;                                             // floats; scores [2][64 keys][18]
-  static constexpr uint32_t kProbabilities = kSumsNarrow + 2 * kPartKeys * kScoreRow * 4;
-  static constexpr int kProbabilityRow = 144;                                     // bytes: 64 bf16, padded
-  static constexpr uint32_t kSquares = kProbabilities + kRows * kProbabilityRow;  // [warp][row] f32
-  static constexpr uint32_t kInverse = kSquares + kWarps * kRows * 4;             // [row] f32
-  static constexpr uint32_t kReceived = kInverse + kRows * 4;                     // [o, down][8][rows] f32
-  static constexpr uint32_t kGains = kReceived + 2 * 8 * kMaxRows * 4;            // [input, post][1024] bf16
-  static constexpr uint32_t kTokens = kGains + 2 * kWidth * 2;                    // [row][8] f32
-  // Barriers: received o, received down, gains of both norms, then full and empty of every slot.
+  static constexpr uint32_t kSumsNarrow = kSumsWide + kWarps * 64 * kMaxRows * 4;  // [warp][16][rows] f32
+  static constexpr uint32_t kProbabilities = kSumsNarrow + kWarps * 16 * kMaxRows * 4;
+  static constexpr int kProbabilityRow = 144;                                    // bytes: 64 bf16, padded
+  static constexpr uint32_t kMaxima = kProbabilities + kRows * kProbabilityRow;  // [row][key tile] f32
+  static constexpr uint32_t kTotals = kMaxima + kRows * kKeyTiles * 4;           // [row][key tile] f32
+  static constexpr uint32_t kSquares = kTotals + kRows * kKeyTiles * 4;          // [row][warp] f32
+  static constexpr uint32_t kReceived = kSquares + kRows * kWarps * 4;           // [o, down][8][rows] f32
+  static constexpr uint32_t kTokens = kReceived + 2 * 8 * kMaxRows * 4;          // [row][8] f32
+  // Barriers: received o, received down, then full and free of every slot.
   static constexpr uint32_t kBarriers = kTokens + kMaxRows * 8 * 4;
-  static constexpr uint32_t kGainBarriers = kBarriers + 16;
-  static constexpr uint32_t kFull = kBarriers + 32;
+  static constexpr uint32_t kFull = kBarriers + 16;
   static constexpr uint32_t kFree = kFull + kSlots * 8;
   static constexpr uint32_t kBytes = kFree + kSlots * 8;
-  static_assert(kSumsNarrow % 16 == 0 && kGains % 16 == 0 && kBarriers % 8 == 0 && kBytes <= 232448);
+  static_assert(kProbabilities % 16 == 0 && kMaxima % 16 == 0 && kSquares % 16 == 0 && kBarriers % 8 == 0 &&
+                kBytes <= 232448);
   // A stage never waits for more chunks at once than the ring has slots.
   static_assert(kGateUpChunks <= kSlots && kKvChunks + kQkvChunks <= kSlots);
 };
@@ -65,6 +64,7 @@ TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer, Valid valid) {
     for (int i = 0; i < N; ++i) missing |= has_empty(v[i]);
     if (missing) patience.lose();
   } while (missing);
+  __syncwarp();
 }
 
 // The threads that compute, without the producer's warp.
@@ -78,12 +78,18 @@ TENDON_DEVICE void make_empty(unsigned char* memory, size_t bytes, int block, in
   }
 }
 
+// Where eight-column block `column8` of a row lies; `pair` its pair of columns.
+TENDON_DEVICE unsigned char* activation_word(unsigned char* base, int column8, int row, int pair) {
+  return base + ((size_t{static_cast<unsigned>(column8)} * kRows + row) * 4 + pair) * 4;
+}
+
 // A thread's place, and what all stages share.
 struct Block {
   const LoopArgs& args;
   uint32_t shared;
   int thread, warp, lane, group, quad, block, half;  // half: which of the pair
   uint32_t layer_parity = 0;                         // of barriers used once a layer
+  float cosine = 1.0F, sine = 0.0F;                  // of the element that this thread rotates
   float residual = 0.0F;                             // of the element that this thread owns, as residual() numbers them
 
   TENDON_DEVICE Block(const LoopArgs& loop_args, uint32_t shared_memory) : args(loop_args), shared(shared_memory) {
@@ -146,17 +152,64 @@ struct Block {
     return (odd ? y : x) + c;
   }
 
-  // --- the residual stream: block b owns columns 8b..8b+7; within the pair's 16 columns a thread has one element
+  // --- q, k and v: block b has units 5b..5b+4 of four columns (layout.h); a thread has one of them in one row
+  struct QkvItem {
+    int member, rows4, row;
+    int unit_of_block, head, dim;  // head: 0–7 of q, then k, then v; dim: of the unit's first column
+    TENDON_DEVICE bool is_v() const { return head > kHeads; }
+    TENDON_DEVICE bool valid() const { return unit_of_block < kQkvChunks; }
+    TENDON_DEVICE int column() const { return dim + (member & 1) + (member >> 1) * kHalfDim; }  // of the head
+  };
+  TENDON_DEVICE QkvItem qkv_item() const {
+    const int item = warp * 8 + (lane & 7);
+    const int rows4 = (item >> 2) % kQuads;
+    const int unit_of_block = (item >> 2) / kQuads;
+    const int unit = block * kQkvChunks + unit_of_block;
+    return {item & 3, rows4, rows4 * 4 + (lane >> 3), unit_of_block, unit >> 6, 2 * (unit & 63)};
+  }
+  TENDON_DEVICE void find_angles() {
+    const QkvItem at = qkv_item();
+    if (!at.valid() || at.is_v() || at.row >= args.rows) return;
+    const float* const angles = args.rope + int64_t{args.positions[at.row]} * kHeadDim + at.dim + (at.member & 1);
+    cosine = angles[0];
+    sine = angles[kHalfDim];
+  }
+
+  // --- gate and up: of the block's 32 hidden columns a thread of six warps has two in one row each
+  struct HiddenItem {
+    int column, row, rows4;
+  };
+  TENDON_DEVICE HiddenItem hidden_item(int i) const {
+    const int column = (lane & 7) + 8 * (2 * (warp / kQuads) + i);
+    const int rows4 = warp % kQuads;
+    return {column, rows4 * 4 + (lane >> 3), rows4};
+  }
+
+  // --- the residual stream: block b owns columns 8b..8b+7. Of the pair's 16 columns and kMaxRows rows a thread of the
+  // first warps has one: three warps the columns of one block, a warp four rows.
   struct Own {
-    int column, row, rows4;  // column within the pair's 16
-    bool in_tile, mine;
+    int column, row, rows4;  // column within the block's eight
+    int half;                // whose of the pair
+    bool mine;
   };
   TENDON_DEVICE Own own() const {
-    const int item = warp * 8 + (lane & 7);
-    const int rows4 = (item >> 1) % kQuads;
-    const int column = 2 * ((item >> 1) / kQuads) + (item & 1);
-    const bool in_tile = column < 16;
-    return {column, rows4 * 4 + (lane >> 3), rows4, in_tile, in_tile && column / 8 == half};
+    const int of = warp / kQuads;
+    const int rows4 = warp % kQuads;
+    return {lane & 7, rows4 * 4 + (lane >> 3), rows4, of, of == half};
+  }
+  // Hands on the residual stream, times `gain` of this thread's column, with its squares. For whole warps that own.
+  TENDON_DEVICE void publish(const Own& at, float gain, unsigned char* stream) const {
+    const float scaled = residual * gain;
+    const float next = shuffle_xor(scaled, 1);
+    float squares = residual * residual;
+#pragma unroll
+    for (int mask = 1; mask <= 4; mask *= 2) squares += shuffle_xor(squares, mask);
+    if (at.row < args.rows && (at.column & 1) == 0) {
+      store_relaxed_4(activation_word(stream, block, at.row, at.column >> 1), pack_bf16(scaled, next));
+    }
+    if (at.column == 0) {
+      store_relaxed_4(stream + Exchange::kSquares + (block * kRows + at.row) * 4, __float_as_uint(squares));
+    }
   }
 
   // --- activations of this warp's part of the depth, as mma B operands
@@ -170,58 +223,49 @@ struct Block {
         },
         [&](int i) { return 8 * (i & 1) + group < args.rows; });
   }
-  // Multiplies by the norm's gains and leaves the sum of squares of the warp's columns in shared memory.
-  template <int kPairs>
-  TENDON_DEVICE void apply_gain(uint4 (&b)[kPairs * 2], int first, uint32_t gains) const {
-    float squares[2] = {0.0F, 0.0F};
+  // The same of the residual stream, 128 columns a warp; the sums of their squares go to shared memory.
+  TENDON_DEVICE void load_stream(uint4 (&b)[8], const unsigned char* stream) const {
+    uint4 all[10];
+    await(
+        all,
+        [&](int i) {
+          if (i < 8) {
+            return stream +
+                   (size_t{static_cast<unsigned>(warp * 16 + 4 * (i >> 1) + quad)} * kRows + 8 * (i & 1) + group) * 16;
+          }
+          return stream + Exchange::kSquares + ((warp * 16 + (i - 8) * 8 + group) * kRows + 4 * quad) * 4;
+        },
+        [&](int i) { return i < 8 ? 8 * (i & 1) + group < args.rows : quad < kQuads; });
 #pragma unroll
-    for (int p = 0; p < kPairs; ++p) {
-      const uint4 gain = load_shared_16(gains + (first + 4 * p + quad) * 16);
-      const uint32_t g[4] = {gain.x, gain.y, gain.z, gain.w};
+    for (int i = 0; i < 8; ++i) b[i] = all[i];
+    float squares[4] = {
+        __uint_as_float(all[8].x) + __uint_as_float(all[9].x), __uint_as_float(all[8].y) + __uint_as_float(all[9].y),
+        __uint_as_float(all[8].z) + __uint_as_float(all[9].z), __uint_as_float(all[8].w) + __uint_as_float(all[9].w)};
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        uint4& v = b[2 * p + j];
-        uint32_t x[4] = {v.x, v.y, v.z, v.w};
+    for (int mask = 4; mask <= 16; mask *= 2) {
 #pragma unroll
-        for (int k = 0; k < 4; ++k) {
-          const float low = low_bf16(x[k]);
-          const float high = high_bf16(x[k]);
-          squares[j] = fmaf(low, low, squares[j]);
-          squares[j] = fmaf(high, high, squares[j]);
-          x[k] = multiply_bf16_pair(x[k], g[k]);
-        }
-        v = make_uint4(x[0], x[1], x[2], x[3]);
+      for (float& square : squares) square += shuffle_xor(square, mask);
+    }
+    if (group == 0) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        store_shared_float(shared + SharedLayout::kSquares + ((4 * quad + i) * kWarps + warp) * 4, squares[i]);
       }
     }
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      squares[j] += shuffle_xor(squares[j], 1);
-      squares[j] += shuffle_xor(squares[j], 2);
-    }
-    if (quad == 0) {
-      store_shared_float(shared + SharedLayout::kSquares + (warp * kRows + group) * 4, squares[0]);
-      store_shared_float(shared + SharedLayout::kSquares + (warp * kRows + 8 + group) * 4, squares[1]);
-    }
   }
-  // 1 / √(mean square + ε) of a row, behind the barrier that follows apply_gain.
+  // 1 / √(mean square + ε) of a row, behind the barrier that follows load_stream.
   TENDON_DEVICE float inverse_norm(int row) const {
-    float sum = 0.0F;
-#pragma unroll
-    for (int k = 0; k < kWarps; ++k) sum += load_shared_float(shared + SharedLayout::kSquares + (k * kRows + row) * 4);
+    const uint4 a = load_shared_16(shared + SharedLayout::kSquares + row * kWarps * 4);
+    const uint4 b = load_shared_16(shared + SharedLayout::kSquares + row * kWarps * 4 + 16);
+    const float sum = ((__uint_as_float(a.x) + __uint_as_float(a.y)) + (__uint_as_float(a.z) + __uint_as_float(a.w))) +
+                      ((__uint_as_float(b.x) + __uint_as_float(b.y)) + (__uint_as_float(b.z) + __uint_as_float(b.w)));
     return rsqrtf(sum * (1.0F / kWidth) + args.eps);
   }
 };
 
-// Operand k step `step` of a pair of k steps' activations, rows 0–7 (j = 0) or 8–15.
-template <int N>
-TENDON_DEVICE void mma_step(float (&sums)[4], const uint4& weights, const uint4 (&b)[N], int step, int j) {
-  const uint4& v = b[(step >> 1) * 2 + j];
-  mma(sums, weights, (step & 1) != 0 ? v.z : v.x, (step & 1) != 0 ? v.w : v.y);
-}
-
-// Where eight-column block `column8` of a row lies; `pair` its pair of columns.
-TENDON_DEVICE unsigned char* activation_word(unsigned char* base, int column8, int row, int pair) {
-  return base + ((size_t{static_cast<unsigned>(column8)} * kRows + row) * 4 + pair) * 4;
+// One k step; `activations` holds a pair of them.
+TENDON_DEVICE void mma_step(float (&sums)[4], const uint4& weights, const uint4& activations, int step) {
+  mma(sums, weights, (step & 1) != 0 ? activations.z : activations.x, (step & 1) != 0 ? activations.w : activations.y);
 }
 
 }  // namespace tendon::gpu::denoise

@@ -33,13 +33,13 @@ TENDON_DEVICE void await_words(uint32_t (&v)[N], int count, bool poll, Load load
 // has the value of that action row.
 TENDON_DEVICE float action_in(const Block& t, int step, unsigned char* x_t, bool with_silu) {
   const int column = t.block * kColumns + t.warp;
-  const float weight = __ldg(t.args.action_in + column * kActionDim + t.lane);
-  const float bias = __ldg(t.args.action_in_bias + step * t.args.action_in_bias_stride + column);
+  const float weight = load_constant(t.args.action_in + column * kActionDim + t.lane);
+  const float bias = load_constant(t.args.action_in_bias + step * t.args.action_in_bias_stride + column);
   const bool first = step == 0;  // the noise holds whatever the caller gave
   uint32_t x[kMaxRows];
   await_words(x, t.args.horizon, !first, [&](int i) {
     const int at = i * kActionDim + t.lane;
-    return first ? __float_as_uint(__ldg(t.args.noise + at)) : load_relaxed_4(x_t + at * 4);
+    return first ? __float_as_uint(load_constant(t.args.noise + at)) : load_relaxed_4(x_t + at * 4);
   });
   float mine = 0.0F;
 #pragma unroll
@@ -53,13 +53,7 @@ TENDON_DEVICE float action_in(const Block& t, int step, unsigned char* x_t, bool
 
 // hidden · mlp_outᵀ + bias for the block's eight columns: thread k holds four of the depth. Leaves the action rows in
 // shared memory.
-TENDON_DEVICE void mlp_out(const Block& t, const unsigned char* hidden) {
-  float4 weights[kColumns];
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    weights[c] = __ldg(
-        reinterpret_cast<const float4*>(t.args.mlp_out + (int64_t{t.block} * kColumns + c) * kWidth + 4 * t.thread));
-  }
+TENDON_DEVICE void mlp_out(const Block& t, const float4 (&weights)[kColumns], const unsigned char* hidden) {
   uint4 h[kMaxRows];
   await(
       h, [&](int row) { return hidden + (row * kWidth + 4 * t.thread) * 4; },
@@ -102,7 +96,7 @@ TENDON_DEVICE void mlp_out(const Block& t, const unsigned char* hidden) {
   if (t.thread < kColumns * kMaxRows) {
     const int c = t.thread % kColumns;
     const int row = t.thread / kColumns;
-    float sum = __ldg(t.args.mlp_out_bias + t.block * kColumns + c);
+    float sum = load_constant(t.args.mlp_out_bias + t.block * kColumns + c);
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       sum += load_shared_float(sums_at + ((w * kColumns + c) * kMaxRows + row) * 4);
@@ -114,41 +108,43 @@ TENDON_DEVICE void mlp_out(const Block& t, const unsigned char* hidden) {
   }
 }
 
-// x_t → the first layer's input, in every block the columns that it owns; the residual stream starts here.
+// x_t → the first layer's input, in every block the columns that it owns; the residual stream starts here, handed on
+// times `gains` of the first norm.
 template <bool kPi05>
-TENDON_DEVICE void token_stage(Block& t, int step, unsigned char* exchange) {
+TENDON_DEVICE void token_stage(Block& t, int step, const float* gains, unsigned char* exchange) {
   const int leading = t.args.rows - t.args.horizon;
-  const float mine = action_in(t, step, exchange + Exchange::kActions, !kPi05);
   const uint32_t tokens = t.shared + SharedLayout::kTokens;
+  const Block::Own own = t.own();
+  const float gain = load_constant(gains + t.block * kColumns + own.column);
   if constexpr (kPi05) {
+    const float mine = action_in(t, step, exchange + Exchange::kActions, false);
     if (t.lane < t.args.horizon) {
       store_shared_float(tokens + ((leading + t.lane) * kColumns + t.warp) * 4, mine);
     }
   } else {
+    float4 weights[kColumns];  // on their way while x_t is
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) {
+      weights[c] = load_constant_4(t.args.mlp_out + (int64_t{t.block} * kColumns + c) * kWidth + 4 * t.thread);
+    }
+    const float mine = action_in(t, step, exchange + Exchange::kActions, true);
     unsigned char* const hidden = exchange + Exchange::kActionHidden;
     const int column = t.block * kColumns + t.warp;
     if (t.lane < t.args.horizon) store_relaxed_4(hidden + (t.lane * kWidth + column) * 4, __float_as_uint(mine));
-    mlp_out(t, hidden);
+    mlp_out(t, weights, hidden);
     if (leading > 0 && t.thread < kColumns) {
-      store_shared_float(tokens + t.thread * 4, __ldg(t.args.state_token + t.block * kColumns + t.thread));
+      store_shared_float(tokens + t.thread * 4, load_constant(t.args.state_token + t.block * kColumns + t.thread));
     }
   }
   compute_sync();
-  if (t.thread < t.args.rows * 4) {
-    const int row = t.thread >> 2;
-    const int pair = t.thread & 3;
-    const float low = load_shared_float(tokens + (row * kColumns + 2 * pair) * 4);
-    const float high = load_shared_float(tokens + (row * kColumns + 2 * pair + 1) * 4);
-    store_relaxed_4(activation_word(exchange + Exchange::kTokens, t.block, row, pair), pack_bf16(low, high));
-  }
-  const Block::Own own = t.own();
-  if (own.mine && own.row < t.args.rows) {
-    t.residual = rounded<Bf16>(load_shared_float(tokens + (own.row * kColumns + (own.column & 7)) * 4));
-  }
+  if (!own.mine) return;
+  t.residual =
+      own.row < t.args.rows ? rounded<Bf16>(load_shared_float(tokens + (own.row * kColumns + own.column) * 4)) : 0.0F;
+  t.publish(own, gain, exchange + Exchange::kTokens);
 }
 
-// Final norm, action_out and the Euler step: block 32g + a makes action `a` of action rows g, g + 4 and g + 8. Threads
-// 0–2 carry x_t of these through the steps in `x_t`.
+// What is left of the final norm, action_out and the Euler step: block 32g + a makes action `a` of action rows g, g + 4
+// and g + 8. Threads 0–2 carry x_t of these through the steps in `x_t`.
 template <bool kPi05>
 TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char* x, float& x_t,
                                   unsigned char* exchange) {
@@ -158,47 +154,48 @@ TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char*
   const int first_row = t.block / kActionDim;
   const int leading = t.args.rows - t.args.horizon;
   const int column = 4 * t.thread;
-  const float4 weight = __ldg(reinterpret_cast<const float4*>(t.args.action_out + action * kWidth + column));
-  float4 gain;
+  const float4 weight = load_constant_4(t.args.action_out + action * kWidth + column);
   float4 shift = make_float4(0, 0, 0, 0);
   if constexpr (kPi05) {
-    const float* const row =
-        t.args.modulation + (int64_t{step} * (2 * t.args.layers + 1) + 2 * t.args.layers) * (3 * kWidth) + column;
-    gain = __ldg(reinterpret_cast<const float4*>(row));
-    shift = __ldg(reinterpret_cast<const float4*>(row + kWidth));
-  } else {
-    gain = __ldg(reinterpret_cast<const float4*>(t.args.final_gain + column));
+    shift =
+        load_constant_4(t.args.modulation +
+                        (int64_t{step} * (2 * t.args.layers + 1) + 2 * t.args.layers) * (3 * kWidth) + kWidth + column);
   }
-  const float scaled[4] = {(1.0F + gain.x) * weight.x, (1.0F + gain.y) * weight.y, (1.0F + gain.z) * weight.z,
-                           (1.0F + gain.w) * weight.w};
   uint2 v[kMine];
   const auto valid = [&](int i) { return first_row + i * kGroups < t.args.horizon; };
   const auto from = [&](int i) {
     return activation_word(const_cast<unsigned char*>(x), t.thread >> 1, leading + first_row + i * kGroups,
                            2 * (t.thread & 1));
   };
-  const auto empty = [](const uint2& p) { return p.x == kEmpty || p.y == kEmpty; };
+  const auto squares_from = [&](int i) {
+    return x + Exchange::kSquares + (t.thread * kRows + leading + first_row + i * kGroups) * 4;
+  };
+  const bool has_squares = t.thread < kBlocks;  // of one block each
+  uint32_t squares[kMine];
 #pragma unroll
-  for (int i = 0; i < kMine; ++i) v[i] = valid(i) ? load_relaxed_8(from(i)) : make_uint2(0, 0);
+  for (int i = 0; i < kMine; ++i) {
+    v[i] = valid(i) ? make_uint2(kEmpty, kEmpty) : make_uint2(0, 0);
+    squares[i] = valid(i) && has_squares ? kEmpty : 0;
+  }
   Patience patience;
-  while (true) {
-    bool missing = false;
+  bool missing;
+  do {
+    missing = false;
 #pragma unroll
     for (int i = 0; i < kMine; ++i) {
-      if (empty(v[i])) {
-        v[i] = load_relaxed_8(from(i));
-        missing = true;
-      }
+      if (v[i].x == kEmpty || v[i].y == kEmpty) v[i] = load_relaxed_8(from(i));
+      if (squares[i] == kEmpty) squares[i] = load_relaxed_4(squares_from(i));
     }
-    if (!missing) break;
-    patience.lose();
-  }
+#pragma unroll
+    for (int i = 0; i < kMine; ++i) missing |= v[i].x == kEmpty || v[i].y == kEmpty || squares[i] == kEmpty;
+    if (missing) patience.lose();
+  } while (missing);
   float sums[2 * kMine + 1];  // products and squares of every row, then the shift's product
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
     const float e[4] = {low_bf16(v[i].x), high_bf16(v[i].x), low_bf16(v[i].y), high_bf16(v[i].y)};
-    sums[2 * i] = e[0] * scaled[0] + e[1] * scaled[1] + e[2] * scaled[2] + e[3] * scaled[3];
-    sums[2 * i + 1] = e[0] * e[0] + e[1] * e[1] + e[2] * e[2] + e[3] * e[3];
+    sums[2 * i] = e[0] * weight.x + e[1] * weight.y + e[2] * weight.z + e[3] * weight.w;
+    sums[2 * i + 1] = __uint_as_float(squares[i]);
   }
   sums[2 * kMine] = shift.x * weight.x + shift.y * weight.y + shift.z * weight.z + shift.w * weight.w;
   const uint32_t sums_at = t.shared + SharedLayout::kSumsWide;  // [warp][2 · kMine + 1]
@@ -210,16 +207,16 @@ TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char*
   compute_sync();
   if (t.thread >= kMine || !valid(t.thread)) return;
   float product = 0.0F;
-  float squares = 0.0F;
-  float constant = __ldg(t.args.action_out_bias + action);
+  float square_sum = 0.0F;
+  float constant = load_constant(t.args.action_out_bias + action);
 #pragma unroll
   for (int w = 0; w < kWarps; ++w) {
     const uint32_t at = sums_at + w * (2 * kMine + 1) * 4;
     product += load_shared_float(at + 2 * t.thread * 4);
-    squares += load_shared_float(at + (2 * t.thread + 1) * 4);
+    square_sum += load_shared_float(at + (2 * t.thread + 1) * 4);
     constant += load_shared_float(at + 2 * kMine * 4);
   }
-  const float velocity = product * rsqrtf(squares * (1.0F / kWidth) + t.args.eps) + constant;
+  const float velocity = product * rsqrtf(square_sum * (1.0F / kWidth) + t.args.eps) + constant;
   x_t += t.args.dt * velocity;
   const int at = (first_row + t.thread * kGroups) * kActionDim + action;
   if (step + 1 == t.args.steps) {

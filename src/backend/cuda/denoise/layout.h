@@ -115,9 +115,13 @@ TENDON_HOST_DEVICE constexpr KeyElement key_at(int chunk, int fragment, int lane
 // Two sets take turns layer by layer: while one is in use the other is made empty again.
 struct Exchange {
   static constexpr size_t kActivation = size_t{kRows} * 16;  // eight columns of all rows
+  // The residual stream times the gains of the norm that reads it, then the sums of its squares over the eight columns
+  // of each block, [block][row] f32.
+  static constexpr size_t kSquares = kWidth / 8 * kActivation;
+  static constexpr size_t kStream = kSquares + size_t{kBlocks} * kRows * 4;
   // First part of a set
   static constexpr size_t kX = 0;  // input of the layer
-  static constexpr size_t kQk = kX + kWidth / 8 * kActivation;
+  static constexpr size_t kQk = kX + kStream;
   static constexpr size_t kV = kQk + (kQWidth + kHeadDim) / 8 * kActivation;  // as mma operand: [tile][lane][4]
   static constexpr size_t kPartial = kV + size_t{kHeadDim} / 16 * 32 * 16;    // [part][column / 8][row][8]
   static constexpr size_t kPartialSums = kPartial + kParts * size_t{kQWidth} / 8 * kActivation;  // max and sum, f32
@@ -125,11 +129,11 @@ struct Exchange {
   static constexpr size_t kFirstEnd = kAttended + kQWidth / 8 * kActivation;
   // Second part
   static constexpr size_t kAfterAttention = kFirstEnd;
-  static constexpr size_t kHidden = kAfterAttention + kWidth / 8 * kActivation;
+  static constexpr size_t kHidden = kAfterAttention + kStream;
   static constexpr size_t kSet = kHidden + kMlp / 8 * kActivation;
   // Once a step
   static constexpr size_t kTokens = 2 * kSet;                                            // input of the first layer
-  static constexpr size_t kActions = kTokens + kWidth / 8 * kActivation;                 // x_t, (kMaxRows, 32) f32
+  static constexpr size_t kActions = kTokens + kStream;                                  // x_t, (kMaxRows, 32) f32
   static constexpr size_t kActionHidden = kActions + size_t{kMaxRows} * kActionDim * 4;  // (kMaxRows, 1024) f32
   static constexpr size_t kBytes = kActionHidden + size_t{kMaxRows} * kWidth * 4;
 };

@@ -9,7 +9,7 @@ namespace tendon::gpu::denoise {
 namespace {
 
 // Chunks in flight at most: what is under way delays every message between blocks.
-constexpr int kInFlight = 4;
+constexpr int kInFlight = 3;
 
 // Two lanes of one warp, each every other chunk.
 TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane) {
@@ -28,7 +28,6 @@ TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane
   uint32_t waited_parity = 0;
   int in_layer = lane;
   int layer = 0;
-  const uint16_t* gains = args.gains;  // of the step
   for (int number = lane; number < total; number += 2) {
     const bool is_keys = in_layer >= kQkvChunks && in_layer < kQkvChunks + kKvChunks;
     const int weight_chunk = in_layer < kQkvChunks ? in_layer : in_layer - kKvChunks;
@@ -45,15 +44,6 @@ TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane
     const uint32_t full = shared + SharedLayout::kFull + 8 * slot;
     barrier_expect(full, kChunkBytes);
     bulk_load(shared + SharedLayout::kRing + slot * kChunkBytes, from, kChunkBytes, full, is_keys ? again : once);
-    // The gains of the layer's norms come with the first chunk of qkv and of gate and up. Their place is free: the ring
-    // lets nobody run a layer ahead.
-    if (!is_keys && (weight_chunk == 0 || weight_chunk == kQkvChunks + kOutChunks)) {
-      const int norm = weight_chunk == 0 ? 0 : 1;
-      const uint32_t barrier = shared + SharedLayout::kGainBarriers + 8 * norm;
-      barrier_expect(barrier, kWidth * 2);
-      bulk_load(shared + SharedLayout::kGains + norm * kWidth * 2, gains + (2 * layer + norm) * kWidth, kWidth * 2,
-                barrier, again);
-    }
     slot += 2;
     if (slot >= kSlots) {
       slot -= kSlots;
@@ -62,10 +52,7 @@ TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane
     in_layer += 2;
     if (in_layer >= kLayerChunks) {
       in_layer -= kLayerChunks;
-      if (++layer == args.layers) {
-        layer = 0;
-        gains += args.gain_stride;
-      }
+      if (++layer == args.layers) layer = 0;
     }
   }
 }
@@ -73,11 +60,12 @@ TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane
 template <bool kPi05>
 TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
   Block t(args, shared);
+  t.find_angles();
   unsigned char* const exchange = args.exchange;
   float x_t = 0.0F;  // of threads 0–2, see velocity_stage
   if (t.thread < kMaxRows / 4) {
     const int row = t.block / kActionDim + 4 * t.thread;
-    if (row < args.horizon) x_t = __ldg(args.noise + row * kActionDim + t.block % kActionDim);
+    if (row < args.horizon) x_t = load_constant(args.noise + row * kActionDim + t.block % kActionDim);
   }
   uint32_t chunk = 0;
   int index = 0;  // layers done
@@ -90,7 +78,8 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
   };
   for (int step = 0; step < args.steps; ++step) {
     t.forget();
-    token_stage<kPi05>(t, step, exchange);
+    const float* gains = args.gains + step * args.gain_stride;  // of the norm that comes next
+    token_stage<kPi05>(t, step, gains, exchange);
     for (int layer = 0; layer < args.layers; ++layer, ++index) {
       unsigned char* const set = exchange + (index & 1) * Exchange::kSet;
       unsigned char* const other = exchange + ((index & 1) ^ 1) * Exchange::kSet;
@@ -98,7 +87,7 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       qkv_stage(t, chunk, layer == 0 ? exchange + Exchange::kTokens : set + Exchange::kX,
                 shift_of(args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQk, set + Exchange::kV);
       chunk += kQkvChunks;
-      // Every block has read the layer before to its end: its q has come.
+      // Every block has read the layer before to its end: its part of x has come.
       if (index > 0) {
         make_empty(other + Exchange::kFirstEnd, Exchange::kSet - Exchange::kFirstEnd, t.block, t.thread);
       }
@@ -109,7 +98,7 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       t.forget();
       combine_stage(t, set + Exchange::kPartial, set + Exchange::kPartialSums, set + Exchange::kAttended);
       t.forget();
-      output_stage<false>(t, chunk, set + Exchange::kAttended, gate_of(step, 2 * layer),
+      output_stage<false>(t, chunk, set + Exchange::kAttended, gate_of(step, 2 * layer), gains += kWidth,
                           set + Exchange::kAfterAttention);
       chunk += kOutChunks;
       t.forget();
@@ -121,7 +110,8 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       make_empty(set, Exchange::kFirstEnd, t.block, t.thread);
       if (layer == 0) make_empty(exchange + Exchange::kTokens, Exchange::kBytes - Exchange::kTokens, t.block, t.thread);
       t.forget();
-      output_stage<true>(t, chunk, set + Exchange::kHidden, gate_of(step, 2 * layer + 1), other + Exchange::kX);
+      output_stage<true>(t, chunk, set + Exchange::kHidden, gate_of(step, 2 * layer + 1), gains += kWidth,
+                         other + Exchange::kX);
       chunk += kDownChunks;
       ++t.layer_parity;
     }
@@ -135,7 +125,7 @@ __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_con
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
   if (threadIdx.x == 0) {
-    for (int i = 0; i < 4; ++i) barrier_init(shared + SharedLayout::kBarriers + 8 * i, 1);
+    for (int i = 0; i < 2; ++i) barrier_init(shared + SharedLayout::kBarriers + 8 * i, 1);
     for (int i = 0; i < SharedLayout::kSlots; ++i) {
       barrier_init(shared + SharedLayout::kFull + 8 * i, 1);
       barrier_init(shared + SharedLayout::kFree + 8 * i, kFragments);

@@ -22,8 +22,8 @@ struct LayerWeights {
 };
 // One layer into the kernel's order: kLayerWeightBytes.
 void launch_pack_weights(const LayerWeights& weights, unsigned char* packed, Stream stream);
-// out[i] = bf16(1 + gain[i]) for `rows` rows of kWidth numbers, `stride` apart in `gain`.
-void launch_pack_gains(const float* gain, int64_t stride, int rows, uint16_t* out, Stream stream);
+// out[i] = 1 + gain[i] for `rows` rows of kWidth numbers, `stride` apart in `gain`.
+void launch_pack_gains(const float* gain, int64_t stride, int rows, float* out, Stream stream);
 // What a norm's shift adds to a product: out[step · out_stride + n] = Σ shift[step · shift_stride + k] · w[n, k], for
 // the rows of each part one behind the other.
 void launch_shift_products(const float* shift, int64_t shift_stride, int steps, const std::vector<Rows>& parts,

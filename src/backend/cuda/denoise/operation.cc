@@ -64,7 +64,7 @@ Made layout_of(const DenoiseLoop& a) {
   const size_t sets = adaptive ? static_cast<size_t>(a.steps) : 1;
   Made made{};
   made.gains = layers * kLayerWeightBytes;
-  made.qkv_shift = made.gains + sets * layers * 2 * kWidth * sizeof(uint16_t);
+  made.qkv_shift = made.gains + sets * (2 * layers + 1) * kWidth * sizeof(float);
   made.gate_up_shift = made.qkv_shift + (adaptive ? sets * layers * kQkvWidth * sizeof(float) : 0);
   made.bytes = made.gate_up_shift + (adaptive ? sets * layers * 2 * kMlp * sizeof(float) : 0);
   return made;
@@ -75,7 +75,7 @@ Rows rows(const Tensor& t) { return {static_cast<const uint16_t*>(t.data), t.row
 void make(const DenoiseLoop& a, unsigned char* memory, Stream stream) {
   const Made at = layout_of(a);
   const auto layers = static_cast<int>(a.layers.size());
-  auto* const gains = reinterpret_cast<uint16_t*>(memory + at.gains);
+  auto* const gains = reinterpret_cast<float*>(memory + at.gains);
   for (int i = 0; i < layers; ++i) {
     const DenoiseLoop::Layer& w = a.layers[static_cast<size_t>(i)];
     launch_pack_weights({rows(w.q), rows(w.k), rows(w.v), rows(w.o), rows(w.gate), rows(w.up), rows(w.down)},
@@ -85,15 +85,15 @@ void make(const DenoiseLoop& a, unsigned char* memory, Stream stream) {
       launch_pack_gains(w.post_gain.as<float>(), kWidth, 1, gains + (2 * i + 1) * kWidth, stream);
     }
   }
-  if (!a.modulation.defined()) return;
+  if (!a.modulation.defined()) {
+    launch_pack_gains(a.final_gain.as<float>(), kWidth, 1, gains + 2 * layers * kWidth, stream);
+    return;
+  }
   // Rows of the table: per step 2 · layers + 1 norms of scale | shift | gate.
   const int64_t step_stride = int64_t{2 * layers + 1} * 3 * kWidth;
   const auto* const table = a.modulation.as<float>();
   const auto steps = static_cast<int>(a.steps);
-  for (int step = 0; step < steps; ++step) {
-    launch_pack_gains(table + step * step_stride, 3 * kWidth, 2 * layers, gains + int64_t{step} * 2 * layers * kWidth,
-                      stream);
-  }
+  launch_pack_gains(table, 3 * kWidth, steps * (2 * layers + 1), gains, stream);
   auto* const qkv = reinterpret_cast<float*>(memory + at.qkv_shift);
   auto* const gate_up = reinterpret_cast<float*>(memory + at.gate_up_shift);
   for (int i = 0; i < layers; ++i) {
@@ -125,14 +125,13 @@ Launch prepare(const Op& op, const GpuContext& context) {
   const auto optional = [](const Tensor& t) { return t.defined() ? t.as<const float>() : nullptr; };
   LoopArgs args;
   args.weights = made;
-  args.gains = reinterpret_cast<const uint16_t*>(made + at.gains);
+  args.gains = reinterpret_cast<const float*>(made + at.gains);
   if (pi05) {
     args.qkv_shift = reinterpret_cast<const float*>(made + at.qkv_shift);
     args.gate_up_shift = reinterpret_cast<const float*>(made + at.gate_up_shift);
-    args.gain_stride = int64_t{2} * layers * kWidth;
+    args.gain_stride = int64_t{2 * layers + 1} * kWidth;
   }
   args.modulation = optional(a.modulation);
-  args.final_gain = optional(a.final_gain);
   args.rope = optional(a.rope);
   args.action_in = optional(a.action_in);
   args.action_in_bias = optional(a.action_in_bias);

@@ -37,10 +37,10 @@ __global__ void pack_weights_kernel(LayerWeights weights, unsigned char* packed)
       make_uint4(words[0], words[1], words[2], words[3]);
 }
 
-__global__ void pack_gains_kernel(const float* gain, int64_t stride, uint16_t* out) {
+__global__ void pack_gains_kernel(const float* gain, int64_t stride, float* out) {
   const float* const from = gain + blockIdx.x * stride;
   for (auto i = static_cast<int>(threadIdx.x); i < kWidth; i += static_cast<int>(blockDim.x)) {
-    out[size_t{blockIdx.x} * kWidth + i] = narrow<Bf16>(1.0F + from[i]).bits;
+    out[size_t{blockIdx.x} * kWidth + i] = 1.0F + from[i];
   }
 }
 
@@ -94,7 +94,7 @@ void launch_pack_weights(const LayerWeights& weights, unsigned char* packed, Str
       {.grid = dim3(kBlocks * kWeightChunks), .block = dim3(kFragmentThreads), .stream = stream}, weights, packed);
 }
 
-void launch_pack_gains(const float* gain, int64_t stride, int rows, uint16_t* out, Stream stream) {
+void launch_pack_gains(const float* gain, int64_t stride, int rows, float* out, Stream stream) {
   launch<pack_gains_kernel>({.grid = dim3(static_cast<unsigned>(rows)), .block = dim3(256), .stream = stream}, gain,
                             stride, out);
 }

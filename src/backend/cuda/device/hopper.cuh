@@ -28,29 +28,28 @@ TENDON_DEVICE void barrier_expect(uint32_t barrier, uint32_t bytes) {
 TENDON_DEVICE void barrier_arrive(uint32_t barrier, uint32_t count = 1) {
   asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(count) : "memory");
 }
-TENDON_DEVICE bool barrier_try(uint32_t barrier, uint32_t parity) {
-  uint32_t done;
-  asm volatile("{ .reg .pred p; mbarrier.try_wait.parity.shared::cta.b64 p, [%1], %2; selp.u32 %0, 1, 0, p; }"
-               : "=r"(done)
-               : "r"(barrier), "r"(parity)
-               : "memory");
-  return done != 0;
+// Until the phase of this parity has ended.
+TENDON_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
+  asm volatile(
+      "{\n.reg .pred ended;\nwaiting:\n"
+      "mbarrier.try_wait.parity.shared::cta.b64 ended, [%0], %1;\n@!ended bra waiting;\n}" ::"r"(barrier),
+      "r"(parity)
+      : "memory");
 }
 
-// A wait that never ends is a fault of ours: after some seconds the kernel stops with an error instead of hanging.
+// Reading until another block has written is a fault of ours when it never ends: after some seconds the kernel stops
+// with an error instead of hanging.
 struct Patience {
   uint32_t tries = 0;
   TENDON_DEVICE void lose() {
     if (++tries > 40'000'000U) asm volatile("trap;");
   }
 };
-TENDON_DEVICE void barrier_wait(uint32_t barrier, uint32_t parity) {
-  Patience patience;
-  while (!barrier_try(barrier, parity)) patience.lose();
-}
 
-// Barrier `id` of the block for the first `threads` threads that use it.
+// Barrier `id` of the block for the first `threads` threads that use it. Whole warps arrive: lanes that left a loop one
+// by one come together first.
 TENDON_DEVICE void named_barrier(int id, int threads) {
+  __syncwarp();
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
@@ -106,6 +105,19 @@ TENDON_DEVICE void store_shared_float(uint32_t a, float v) {
 }
 TENDON_DEVICE void store_shared_bf16(uint32_t a, float v) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(a), "h"(narrow<Bf16>(v).bits) : "memory");
+}
+
+// --- global memory that nobody writes while the kernel runs; loaded here and now, not where the number is used
+
+TENDON_DEVICE float load_constant(const float* p) {
+  float v;
+  asm volatile("ld.global.nc.f32 %0, [%1];" : "=f"(v) : "l"(p));
+  return v;
+}
+TENDON_DEVICE float4 load_constant_4(const float* p) {
+  float4 v;
+  asm volatile("ld.global.nc.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "l"(p));
+  return v;
 }
 
 // --- global memory that other blocks write while this one runs ------------------------------------------------------
