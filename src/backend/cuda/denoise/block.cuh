@@ -167,22 +167,15 @@ struct Block {
     const int unit = block * kQkvChunks + unit_of_block;
     return {item & 3, rows4, rows4 * 4 + (lane >> 3), unit_of_block, unit >> 6, 2 * (unit & 63)};
   }
-  TENDON_DEVICE void find_angles() {
-    const QkvItem at = qkv_item();
-    if (!at.valid() || at.is_v() || at.row >= args.rows) return;
-    const float* const angles = args.rope + int64_t{args.positions[at.row]} * kHeadDim + at.dim + (at.member & 1);
-    cosine = angles[0];
-    sine = angles[kHalfDim];
-  }
 
   // --- gate and up: of the block's 32 hidden columns a thread of six warps has two in one row each
   struct HiddenItem {
     int column, row, rows4;
   };
   TENDON_DEVICE HiddenItem hidden_item(int i) const {
-    const int column = (lane & 7) + 8 * (2 * (warp / kQuads) + i);
-    const int rows4 = warp % kQuads;
-    return {column, rows4 * 4 + (lane >> 3), rows4};
+    const int item = (warp + i * (32 * kQuads / 8 / 2)) * 8 + (lane & 7);
+    const int rows4 = (item >> 1) % kQuads;
+    return {2 * ((item >> 1) / kQuads) + (item & 1), rows4 * 4 + (lane >> 3), rows4};
   }
 
   // --- the residual stream: block b owns columns 8b..8b+7. Of the pair's 16 columns and kMaxRows rows a thread of the

@@ -10,6 +10,14 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
                              unsigned char* qk, unsigned char* v_out) {
   const int rows = t.args.rows;
   const Block::QkvItem at = t.qkv_item();
+  float cosine = 1.0F;
+  float sine = 0.0F;
+  if (at.valid() && !at.is_v() && at.row < rows) {
+    const float* const angles =
+        t.args.rope + int64_t{__ldg(t.args.positions + at.row)} * kHeadDim + at.dim + (at.member & 1);
+    cosine = __ldg(angles);
+    sine = __ldg(angles + kHalfDim);
+  }
   float added = 0.0F;
   if (shift != nullptr && at.valid()) added = load_constant(shift + at.head * kHeadDim + at.column());
 
@@ -50,7 +58,7 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
       t.sum_of_warps(base, kWarpStride, min(at.unit_of_block, 4) * 4 + at.member, at.rows4) * t.inverse_norm(at.row) +
       added;
   const float partner = shuffle_xor(v, 2);
-  if (!at.is_v()) v = at.member < 2 ? v * t.cosine - partner * t.sine : v * t.cosine + partner * t.sine;
+  if (!at.is_v()) v = at.member < 2 ? v * cosine - partner * sine : v * cosine + partner * sine;
   if (at.row >= rows) v = 0.0F;
   const float next_column = shuffle_xor(v, 1);
   const float next_row = shuffle_xor(v, 8);
@@ -99,52 +107,31 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   const auto activation = [&](int of, int p, int row) {
     return qk + (size_t{static_cast<unsigned>(of * 32 + 4 * p + t.quad)} * kRows + row) * 16;
   };
-  const auto own_value = [&](int z) { return v_in + ((2 * t.warp + z) * 32 + t.lane) * 16; };
-  const bool has_row = first_row + t.group < rows;
-  uint4 own_values[2] = {};
+  uint4 keys_a[8];
+#pragma unroll
+  for (int step = 0; step < 8; ++step) keys_a[step] = load_shared_16(at + step * kFragmentBytes + t.lane * 16);
+  uint4 b[8];
+  await(
+      b, [&](int p) { return activation(head, p, first_row + t.group); },
+      [&](int) { return first_row + t.group < rows; });
   float sums[2][4] = {};  // even and odd k steps
   if (tile == own_tile) {
-    // All that this warp needs of the others in one wait.
-    uint4 all[26];
-    await(
-        all,
-        [&](int i) -> const unsigned char* {
-          if (i < 8) return activation(head, i, first_row + t.group);
-          if (i < 24) return activation(kHeads, (i - 8) >> 1, t.group + 8 * (i & 1));
-          return own_value(i - 24);
-        },
-        [&](int i) {
-          if (i < 8) return has_row;
-          return i < 24 ? t.group + 8 * (i & 1) < rows : 4 * t.quad < rows;
-        });
 #pragma unroll
-    for (int step = 0; step < 16; ++step) {
-      const uint4& low = all[8 + (step >> 1) * 2];
-      const uint4& high = all[8 + (step >> 1) * 2 + 1];
-      const uint4 a =
-          (step & 1) != 0 ? make_uint4(low.z, high.z, low.w, high.w) : make_uint4(low.x, high.x, low.y, high.y);
-      mma_step(sums[step & 1], a, all[step >> 1], step);
+    for (int half = 0; half < 2; ++half) {
+      uint4 k[8];
+      await(
+          k, [&](int i) { return activation(kHeads, 4 * half + (i >> 1), t.group + 8 * (i & 1)); },
+          [&](int i) { return t.group + 8 * (i & 1) < rows; });
+#pragma unroll
+      for (int step = 0; step < 8; ++step) {
+        const uint4& low = k[(step >> 1) * 2];
+        const uint4& high = k[(step >> 1) * 2 + 1];
+        const uint4 a =
+            (step & 1) != 0 ? make_uint4(low.z, high.z, low.w, high.w) : make_uint4(low.x, high.x, low.y, high.y);
+        mma_step(sums[step & 1], a, b[(8 * half + step) >> 1], step);
+      }
     }
-    own_values[0] = all[24];
-    own_values[1] = all[25];
   } else {
-    uint4 keys_a[8];
-#pragma unroll
-    for (int step = 0; step < 8; ++step) keys_a[step] = load_shared_16(at + step * kFragmentBytes + t.lane * 16);
-    uint4 b[8];
-    if (own) {
-      uint4 all[10];
-      await(
-          all, [&](int i) { return i < 8 ? activation(head, i, first_row + t.group) : own_value(i - 8); },
-          [&](int i) { return i < 8 ? has_row : 4 * t.quad < rows; });
-#pragma unroll
-      for (int i = 0; i < 8; ++i) b[i] = all[i];
-      own_values[0] = all[8];
-      own_values[1] = all[9];
-    } else {
-      await(
-          b, [&](int p) { return activation(head, p, first_row + t.group); }, [&](int) { return has_row; });
-    }
 #pragma unroll
     for (int step = 0; step < 16; ++step) {
       const uint4 a = step < 8 ? keys_a[step] : load_shared_16(at + step * kFragmentBytes + t.lane * 16);
@@ -186,6 +173,12 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
       store_shared_float(t.shared + SharedLayout::kMaxima + (row * kKeyTiles + tile) * 4, most);
       store_shared_float(t.shared + SharedLayout::kTotals + (row * kKeyTiles + tile) * 4, total);
     }
+  }
+  uint4 own_values[2] = {};
+  if (own) {
+    await(
+        own_values, [&](int z) { return v_in + ((2 * t.warp + z) * 32 + t.lane) * 16; },
+        [&](int) { return 4 * t.quad < rows; });
   }
   compute_sync();
 

@@ -60,7 +60,6 @@ TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane
 template <bool kPi05>
 TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
   Block t(args, shared);
-  t.find_angles();
   unsigned char* const exchange = args.exchange;
   float x_t = 0.0F;  // of threads 0–2, see velocity_stage
   if (t.thread < kMaxRows / 4) {
