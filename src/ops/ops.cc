@@ -169,10 +169,47 @@ void check(const NormGateUpGelu& a, const Rules& r) {
   r.product(a.x, a.w_up, a.out);
   r.norm(a.norm, a.x.cols());
 }
+void check_layer(const DenoiseLoop& a, const DenoiseLoop::Layer& layer, const Rules& r) {
+  const int64_t width = a.layers[0].o.rows();
+  r.vector(layer.input_gain, width, "input gains of W f32 numbers");
+  r.vector(layer.post_gain, width, "post gains of W f32 numbers");
+  r.require(layer.q.cols() == width && layer.k.cols() == width && layer.v.cols() == width &&
+                layer.v.rows() == layer.k.rows() && layer.o.rows() == width && layer.o.cols() == layer.q.rows(),
+            "q, k, v (·, W) and o (W, ·)");
+  r.require(layer.gate.cols() == width && layer.up.cols() == width && layer.up.rows() == layer.gate.rows() &&
+                layer.down.rows() == width && layer.down.cols() == layer.gate.rows(),
+            "gate, up (·, W) and down (W, ·)");
+  r.require(layer.k_cache.shape.rank() == 3 && layer.k_cache.shape == layer.v_cache.shape &&
+                layer.k_cache.cols() == layer.k.rows() && layer.k_cache.shape[0] == a.key_len.elements(),
+            "caches (B, C, ·) as wide as k");
+}
 void check(const DenoiseLoop& a, const Rules& r) {
   r.require(a.parts != nullptr && !a.parts->empty() && a.steps > 0 && !a.layers.empty(), "steps of layers, recorded");
+  const int64_t width = a.layers[0].o.rows();
+  const int64_t actions = a.noise.cols();
+  const int64_t batch = a.key_len.elements();
   r.same_matrix(a.noise, a.actions, "noise and actions of one shape");
-  r.require(a.state_token.defined() != a.modulation.defined(), "a state token or modulations");
+  r.require(a.state_token.defined() != a.modulation.defined() && a.mlp_out.defined() == a.state_token.defined() &&
+                a.mlp_out_bias.defined() == a.mlp_out.defined() && a.final_gain.defined() == a.mlp_out.defined(),
+            "what π0 has or what π0.5 has");
+  r.index(a.key_len, batch, "i32 key lengths");
+  r.index(a.positions, a.noise.rows() + (a.state_token.defined() ? batch : 0), "one i32 position per row");
+  r.require(!a.state_token.defined() || a.state_token.cols() == width, "a state token (B, W)");
+  r.require(a.rope.cols() % 2 == 0 && a.layers[0].k.rows() % a.rope.cols() == 0, "heads of the table's width");
+  r.require(a.action_in.rows() == width && a.action_in.cols() == actions, "action_in (W, A)");
+  r.vector(a.action_in_bias, a.action_in_bias.elements() == width ? width : a.steps * width,
+           "action_in biases of W f32 numbers, once or for every step");
+  if (a.mlp_out.defined()) {
+    r.require(a.mlp_out.rows() == width && a.mlp_out.cols() == width, "mlp_out (W, W)");
+    r.vector(a.mlp_out_bias, width, "an mlp_out bias of W f32 numbers");
+    r.vector(a.final_gain, width, "a final gain of W f32 numbers");
+  } else {
+    r.require(a.modulation.cols() == 3 * width && a.modulation.rows() == a.steps * (2 * std::ssize(a.layers) + 1),
+              "modulations (steps · (2 · layers + 1), 3 · W)");
+  }
+  r.require(a.action_out.rows() == actions && a.action_out.cols() == width, "action_out (A, W)");
+  r.vector(a.action_out_bias, actions, "an action_out bias of A f32 numbers");
+  for (const DenoiseLoop::Layer& layer : a.layers) check_layer(a, layer, r);
 }
 
 }  // namespace

@@ -2,10 +2,12 @@
 // numbers derived by hand, and no operation whose result nothing reads. Nothing is computed; weights have shapes only.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <set>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "model/forward.h"
@@ -21,6 +23,7 @@ struct Request {
   int64_t horizon = 10, prefix_rows = 788, steps = 10;
   Folds folds = {};
   DType activation = DType::kBf16;
+  bool taps = false;
 };
 
 class Recorded {
@@ -52,10 +55,27 @@ class Recorded {
                               .folds = request.folds,
                               .schedule = make_schedule(request.steps, TimeRule::kOpenpi),
                               .activation = request.activation,
-                              .bucket = {.batch = 1, .images = 3, .prefix_rows = request.prefix_rows}});
+                              .bucket = {.batch = 1, .images = 3, .prefix_rows = request.prefix_rows},
+                              .taps = request.taps});
+    for (const Op& op : recorder_.ops()) {
+      const auto* const loop = std::get_if<DenoiseLoop>(&op.args);
+      if (loop == nullptr) {
+        ops_.push_back(op);
+      } else {
+        ops_.insert(ops_.end(), loop->parts->begin(), loop->parts->end());
+      }
+    }
   }
 
-  const std::vector<Op>& ops() const { return recorder_.ops(); }
+  // With the denoise loop taken apart.
+  const std::vector<Op>& ops() const { return ops_; }
+  // The loop where it is one operation, else null.
+  const DenoiseLoop* loop() const {
+    for (const Op& op : recorder_.ops()) {
+      if (const auto* const loop = std::get_if<DenoiseLoop>(&op.args)) return loop;
+    }
+    return nullptr;
+  }
   const Recorder& recorder() const { return recorder_; }
 
   // TFLOP of the operations below a scope.
@@ -95,6 +115,7 @@ class Recorded {
   ModelConfig config_;
   Weights weights_;
   Tables tables_;
+  std::vector<Op> ops_;
   Recorder recorder_;
 };
 
@@ -232,6 +253,49 @@ TEST(ForwardCost, ExpertWeightBytesOfAStep) {
       });
     }
     EXPECT_NEAR(bytes * 1e-9, 0.623, 5e-4) << variant_name(variant);
+  }
+}
+
+TEST(Forward, LoopIsOneOperationUnlessSomebodyLooksInside) {
+  for (const Variant variant : {Variant::kPi0, Variant::kPi05}) {
+    const Recorded recorded({.variant = variant});
+    const DenoiseLoop* const loop = recorded.loop();
+    ASSERT_NE(loop, nullptr);
+    EXPECT_EQ(std::ssize(loop->layers), 18);
+    EXPECT_EQ(loop->steps, 10);
+    EXPECT_EQ(loop->state_token.defined(), variant == Variant::kPi0);
+    EXPECT_EQ(loop->positions.elements(), variant == Variant::kPi0 ? 11 : 10);
+    // It costs what its parts cost, and they are the same operations as without it.
+    const Recorded looked_into({.variant = variant, .taps = true});
+    EXPECT_EQ(looked_into.loop(), nullptr);
+    double parts = 0;
+    for (const Op& op : *loop->parts) parts += cost(op).flops;
+    EXPECT_EQ(cost(Op{*loop, "denoise"}).flops, parts);
+    EXPECT_GE(looked_into.ops().size(), recorded.ops().size());  // π0's taps gather the action rows of the first step
+    Recorder expanded(recorded.recorder().values());
+    ASSERT_TRUE(expand(Op{*loop, "denoise"}, expanded));
+    EXPECT_EQ(expanded.ops().size(), loop->parts->size());
+    // Both read the same weights and planned values, and give the same actions.
+    std::set<std::pair<int32_t, const void*>> read, part_read;
+    for_each_tensor(Op{*loop, "denoise"}, [&](const char*, const Tensor& t, Access access) {
+      if (access == Access::kRead) read.insert({t.value, t.data});
+    });
+    std::set<int32_t> part_written;
+    for (const Op& part : *loop->parts) {
+      for_each_tensor(part, [&](const char*, const Tensor& t, Access access) {
+        if (access == Access::kRead) part_read.insert({t.value, t.data});
+        if (access != Access::kRead) part_written.insert(t.value);
+      });
+    }
+    EXPECT_TRUE(std::ranges::includes(part_read, read));
+    EXPECT_TRUE(part_written.contains(loop->actions.value));
+
+    Folds no_tables;
+    no_tables.time_tables = false;
+    EXPECT_EQ(Recorded({.variant = variant, .folds = no_tables}).loop(), nullptr);
+    Folds unpacked;
+    unpacked.pack_valid_tokens = false;
+    EXPECT_EQ(Recorded({.variant = variant, .folds = unpacked}).loop(), nullptr);
   }
 }
 

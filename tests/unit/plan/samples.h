@@ -1,6 +1,7 @@
 // One valid operation of every kind, on planned values.
 #pragma once
 
+#include <memory>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -91,6 +92,39 @@ class Samples {
                     .v_cache = v_cache});
     add(NormGateUpGelu{
         .x = x, .norm = {.gain = gain, .scale = {}, .shift = {}}, .w_gate = w, .w_up = w, .out = other_wide});
+    // Two steps of one layer of width 8 on two samples with three action rows of four numbers.
+    DenoiseLoop loop{.noise = make("noise", {6, 4}),
+                     .actions = make("actions", {6, 4}),
+                     .state_token = make("state_token", {2, 8}),
+                     .positions = make("loop_positions", {8}, DType::kI32),
+                     .key_len = make("loop_key_len", {2}, DType::kI32),
+                     .rope = rope_table,
+                     .action_in = make("action_in", {8, 4}),
+                     .action_in_bias = make("action_in_bias", {2, 8}),
+                     .mlp_out = square,
+                     .mlp_out_bias = bias,
+                     .modulation = {},
+                     .final_gain = gain,
+                     .action_out = make("action_out", {4, 8}),
+                     .action_out_bias = make("action_out_bias", {4}),
+                     .layers = {{.input_gain = gain,
+                                 .post_gain = gain,
+                                 .q = square,
+                                 .k = k_weight,
+                                 .v = k_weight,
+                                 .o = square,
+                                 .gate = w,
+                                 .up = w,
+                                 .down = w_back,
+                                 .k_cache = make("loop_k_cache", {2, 9, k_weight.rows()}),
+                                 .v_cache = make("loop_v_cache", {2, 9, k_weight.rows()})}},
+                     .parts = std::make_shared<const std::vector<Op>>(ops_),
+                     .steps = 2};
+    add(loop);
+    loop.state_token = loop.mlp_out = loop.mlp_out_bias = loop.final_gain = {};
+    loop.positions = make("action_positions", {6}, DType::kI32);
+    loop.modulation = make("modulation", {6, 24});
+    add(loop);
   }
 
   const std::vector<Op>& ops() const { return ops_; }
