@@ -121,8 +121,10 @@ fi
 if wanted repeat; then
   repeats=$((quick ? 10 : 100))
   for variant in pi0 pi05; do
-    step "repeat_$variant" 60 "$tendon" check --backend cuda --checkpoint "synthetic:$variant" --against none \
-      --repeat-identical "$repeats"
+    for horizon in 10 50; do  # the denoise loop as one kernel, and as many
+      step "repeat_${variant}_h$horizon" 60 "$tendon" check --backend cuda --checkpoint "synthetic:$variant" \
+        --horizon "$horizon" --against none --repeat-identical "$((horizon == 10 ? 10 * repeats : repeats))"
+    done
   done
 fi
 
@@ -145,6 +147,11 @@ if wanted sanitizer; then
         step "${tool}_$variant-tiny" 60 "${checked[@]}" "$tendon" check --backend cuda \
           --checkpoint "synthetic:$variant-tiny" --steps 2
       done
+    done
+    # The persistent denoise kernel takes the published widths only.
+    for tool in memcheck synccheck; do
+      step "${tool}_loop" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tendon" check --backend cuda \
+        --checkpoint synthetic:pi0 --horizon 10 --views 1 --steps 2 --against none --repeat-identical 2
     done
   fi
 fi
