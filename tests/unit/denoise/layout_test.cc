@@ -28,8 +28,8 @@ TEST(DenoiseLayout, EveryWeightHasOnePlace) {
             ASSERT_TRUE(e.row >= 0 && e.row < sizes[matrix].rows && e.col >= 0 && e.col + 1 < sizes[matrix].cols &&
                         e.col % 2 == 0)
                 << block << " " << chunk << " " << fragment << " " << lane << " " << word;
-            const size_t at = (static_cast<size_t>(e.row) * static_cast<size_t>(sizes[matrix].cols) +
-                               static_cast<size_t>(e.col)) / 2;
+            const size_t at =
+                (static_cast<size_t>(e.row) * static_cast<size_t>(sizes[matrix].cols) + static_cast<size_t>(e.col)) / 2;
             ASSERT_EQ(seen[matrix][at]++, 0);
           }
         }
