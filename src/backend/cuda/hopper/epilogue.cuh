@@ -1,0 +1,232 @@
+// From a warpgroup's sums to what is stored: parts of K added up, bias, activation, residual, GELU(gate) · up.
+#pragma once
+
+#include "backend/cuda/hopper/ring.cuh"
+
+namespace tendon::gpu::hopper {
+
+// Sends the sums of other parts' tokens to them.
+template <class T, int kPart>
+TENDON_DEVICE void send_parts(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring,
+                              const Place<T>& place) {
+  if constexpr (kPart < T::kParts) {
+    if (place.part != kPart) {
+      const int slot = place.part < kPart ? place.part : place.part - 1;
+      const int rank = (kPart * T::kClusterWeights + place.weights) * T::kClusterTokens + place.tokens;
+      const uint32_t to = peer_address(ring.part_sums(slot), rank);
+      const uint32_t barrier = peer_address(ring.sent(), rank);
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+#pragma unroll
+        for (int g = T::template kBegin<kPart>; g < T::template kBegin<kPart + 1>; ++g) {
+          const int index = block * T::kMostGroups + g - T::template kBegin<kPart>;
+          send_four(to + index * T::kMultipliers * 16, barrier, &sums[block][4 * g]);
+        }
+      }
+    }
+    send_parts<T, kPart + 1>(sums, ring, place);
+  }
+}
+
+// Eight tokens × two rows of a thread: its own sums and, in the order of K, those of the other parts.
+template <class T, int kPart, int kGroup>
+TENDON_DEVICE void all_parts(const float* own, const Ring<T>& ring, int block, float (&y)[4]) {
+#pragma unroll
+  for (int part = 0; part < T::kParts; ++part) {
+    float next[4];
+    if (part == kPart) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) next[i] = own[i];
+    } else {
+      const int index = block * T::kMostGroups + kGroup - T::template kBegin<kPart>;
+      load_four(ring.part_sums(part < kPart ? part : part - 1) + index * T::kMultipliers * 16, next);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; ++i) y[i] = part == 0 ? next[i] : y[i] + next[i];
+  }
+}
+
+// Where a warpgroup turns its sums: tokens × 16-byte pieces of 64 columns, swizzled so that neither the rows that are
+// written nor the pieces that are read collide.
+constexpr int kPieces = 8;
+constexpr int kTurnTokens = 8 * kChunkGroups;
+constexpr int kTurns = kTurnTokens * kPieces / 128;  // pieces of a thread
+constexpr int kTokenStep = 128 / kPieces;            // between them
+TENDON_DEVICE uint32_t turned(int token, int piece) {
+  return static_cast<uint32_t>((token * kPieces + (piece ^ (token & 7))) * 16);
+}
+
+// Rounds groups kGroup and kGroup + 1 (up to kEnd) of a block's sums and turns them; the first is the chunk's
+// kLocal-th.
+template <class T, Tail kTail, int kPart, int kGroup, int kEnd, int kLocal>
+TENDON_DEVICE void turn_pair(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring, uint32_t buffer,
+                             int block, const float (&bias)[T::kBlocks][2]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+  const int matrix = lane() / 8;
+  const uint32_t to = buffer + turned((kLocal + matrix / 2) * 8 + lane() % 8, warp * 2 + matrix % 2);
+  uint32_t pairs[4];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    constexpr int kLast = kGroup + 1 < kEnd ? kGroup + 1 : kGroup;
+    float y[4];
+    if (i == 0) {
+      all_parts<T, kPart, kGroup>(&sums[block][4 * kGroup], ring, block, y);
+    } else {
+      all_parts<T, kPart, kLast>(&sums[block][4 * kLast], ring, block, y);
+    }
+    hold(y);  // what follows is not computed for all chunks in front of the test for one
+#pragma unroll
+    for (int j = 0; j < 4; ++j) y[j] += bias[block][j / 2];
+    if constexpr (kTail == Tail::kGelu) {
+#pragma unroll
+      for (int j = 0; j < 4; ++j) y[j] = gelu_tanh(y[j]);
+    }
+    pairs[2 * i] = pack_bf16(y[0], y[1]);
+    pairs[2 * i + 1] = pack_bf16(y[2], y[3]);
+  }
+  if constexpr (kGroup + 1 < kEnd) {
+    store_transposed(to, pairs[0], pairs[1], pairs[2], pairs[3]);
+  } else {
+    store_transposed(to, pairs[0], pairs[1]);
+  }
+}
+
+// Turns chunk number `chunk` of part number `part`: tests until it finds the code for it, for registers have no index.
+template <class T, Tail kTail, int kPart, int kChunk>
+TENDON_DEVICE void turn_chunk(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring, uint32_t buffer,
+                              int part, int chunk, int pass, const float (&bias)[T::kBlocks][2]) {
+  constexpr int kFirst = T::template kBegin<kPart> + kChunk * kChunkGroups;
+  constexpr int kEnd = T::template kBegin<kPart + 1>;
+  if constexpr (kPart == T::kParts) {
+    return;
+  } else if constexpr (kFirst >= kEnd) {
+    turn_chunk<T, kTail, kPart + 1, 0>(sums, ring, buffer, part, chunk, pass, bias);
+  } else {
+    if (part == kPart && chunk == kChunk) {
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+        if (block == pass) {
+          turn_pair<T, kTail, kPart, kFirst, kEnd, 0>(sums, ring, buffer, block, bias);
+          if constexpr (kFirst + 2 < kEnd) {
+            turn_pair<T, kTail, kPart, kFirst + 2, kEnd, 2>(sums, ring, buffer, block, bias);
+          }
+        }
+      }
+    } else {
+      turn_chunk<T, kTail, kPart, kChunk + 1>(sums, ring, buffer, part, chunk, pass, bias);
+    }
+  }
+}
+
+// Finishes a warpgroup's sums of this block's part: turned in shared memory, a chunk of tokens at a time, so that a
+// token's columns leave in one piece. Two buffers take turns. A rolled loop: code that runs once costs more time to
+// fetch than to execute.
+template <class T, Tail kTail>
+TENDON_DEVICE void finish(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, const Ring<T>& ring,
+                          const Place<T>& place, int warpgroup, int first_col, int first_token,
+                          const float (&bias)[T::kBlocks][2]) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int first_group = place.part * T::kGroups / T::kParts;
+  const int groups = (place.part + 1) * T::kGroups / T::kParts - first_group;
+  const int chunks = (groups + kChunkGroups - 1) / kChunkGroups;
+  const int piece = thread % kPieces;
+  const int token = thread / kPieces;
+  const int row = first_token + first_group * 8 + token;
+  const int end = min(a.rows, first_token + (first_group + groups) * 8);
+  const bool adds = kTail == Tail::kPlain && a.residual != nullptr;
+  const int col = first_col + piece * 8;
+  Octet residual[kTurns] = {};
+  const auto load_residual = [&](int pass, int chunk) {
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      const int at = row + chunk * kTurnTokens + i * kTokenStep;
+      const int at_col = col + pass * 64;
+      if (at < end && at_col < a.cols) residual[i] = load_fresh(a.residual + at * a.residual_stride + at_col);
+    }
+  };
+  if (adds) load_residual(0, 0);
+  warpgroup_sync(1 + warpgroup);  // the buffers are read no more
+  uint32_t buffer = ring.turn(warpgroup);
+  const uint32_t both = buffer + buffer + T::kTurnBytes;
+#pragma unroll 1
+  for (int pass = 0; pass < T::kBlocks; ++pass) {
+#pragma unroll 1
+    for (int chunk = 0; chunk < chunks; ++chunk, buffer = both - buffer) {
+      turn_chunk<T, kTail, 0, 0>(sums, ring, buffer, place.part, chunk, pass, bias);
+      warpgroup_sync(1 + warpgroup);
+#pragma unroll
+      for (int i = 0; i < kTurns; ++i) {
+        const uint32_t from = buffer + turned(token + i * kTokenStep, piece);
+        Octet y = load_octet(from);
+        if (adds) {
+#pragma unroll
+          for (int j = 0; j < 4; ++j) {
+            y.pair[j] = pack_bf16(low_bf16(y.pair[j]) + low_bf16(residual[i].pair[j]),
+                                  high_bf16(y.pair[j]) + high_bf16(residual[i].pair[j]));
+          }
+        }
+        const int at = row + chunk * kTurnTokens + i * kTokenStep;
+        const int at_col = col + pass * 64;
+        if (at < end && at_col < a.cols) *reinterpret_cast<Octet*>(a.out + at * a.out_stride + at_col) = y;
+      }
+      if (adds) {
+        const bool more = chunk + 1 < chunks;
+        if (more || pass + 1 < T::kBlocks) load_residual(more ? pass : pass + 1, more ? chunk + 1 : 0);
+      }
+    }
+  }
+}
+
+// Eight tokens × a pair of a thread: gate in y[0], y[1], up in y[2], y[3].
+TENDON_DEVICE uint32_t finished_gate_up(const float* y) {
+  float out[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) out[i] = rounded<Bf16>(gelu_tanh(rounded<Bf16>(y[i]))) * rounded<Bf16>(y[2 + i]);
+  return pack_bf16(out[0], out[1]);
+}
+
+// The same for gate and up, where a thread has both of a pair: finished in registers, then turned. Unrolled, for a
+// block runs it once a tile, behind the other warpgroup's products (rolled like the other: 3 % slower).
+template <class T>
+TENDON_DEVICE void finish_gate_up(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a,
+                                  const Ring<T>& ring, int warpgroup, int first_col, int first_token) {
+  static_assert(T::kBlocks == 2 && T::kParts == 1);
+  constexpr int kChunks = (T::kGroups + kChunkGroups - 1) / kChunkGroups;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int warp = thread / 32;
+  const int matrix = lane() / 8;
+  const int piece = thread % kPieces;
+  const int token = thread / kPieces;
+  const int col = first_col + piece * 8;
+  warpgroup_sync(1 + warpgroup);  // the buffers are read no more
+#pragma unroll
+  for (int chunk = 0; chunk < kChunks; ++chunk) {
+    const uint32_t buffer = ring.turn(warpgroup) + chunk % 2 * T::kTurnBytes;
+#pragma unroll
+    for (int local = 0; local < kChunkGroups; local += 2) {  // two blocks × two groups
+      const int group = chunk * kChunkGroups + local;
+      if (group >= T::kGroups) continue;
+      const uint32_t to = buffer + turned((local + matrix / 2) * 8 + lane() % 8, matrix % 2 * 4 + warp);
+      const uint32_t first = finished_gate_up(&sums[0][4 * group]);
+      const uint32_t second = finished_gate_up(&sums[1][4 * group]);
+      if (group + 1 < T::kGroups) {
+        store_transposed(to, first, second, finished_gate_up(&sums[0][4 * group + 4]),
+                         finished_gate_up(&sums[1][4 * group + 4]));
+      } else {
+        store_transposed(to, first, second);
+      }
+    }
+    warpgroup_sync(1 + warpgroup);
+#pragma unroll
+    for (int i = 0; i < kTurns; ++i) {
+      const int in_tile = chunk * kTurnTokens + i * kTokenStep + token;
+      const Octet y = load_octet(buffer + turned(i * kTokenStep + token, piece));
+      const int row = first_token + in_tile;
+      if (in_tile < T::kTokens && row < a.rows && col < a.cols) {
+        *reinterpret_cast<Octet*>(a.out + row * a.out_stride + col) = y;
+      }
+    }
+  }
+}
+
+}  // namespace tendon::gpu::hopper

@@ -1,0 +1,163 @@
+// A tile of products on wgmma: its shape, where a block stands in its cluster, the ring of stages in shared memory and
+// the thread that feeds it. tile.cuh has the whole.
+#pragma once
+
+#include "backend/cuda/hopper/copies.cuh"
+#include "backend/cuda/hopper/tiles.h"
+#include "backend/cuda/hopper/wgmma.cuh"
+
+namespace tendon::gpu::hopper {
+
+constexpr int kRowBytes = 2 * kDepth;
+constexpr int kSharedLimit = 232448;
+constexpr int kChunkGroups = 4;  // of eight tokens: what the epilogue turns at once
+
+template <int kWarpgroups_, int kBlocks_, int kTokens_, int kStages_, int kClusterWeights_ = 1, int kClusterTokens_ = 1,
+          int kParts_ = 1>
+struct WgmmaTile {
+  static constexpr int kWarpgroups = kWarpgroups_;  // that multiply
+  static constexpr int kBlocks = kBlocks_;          // of 64 weight rows, per warpgroup
+  static constexpr int kTokens = kTokens_;
+  static constexpr int kStages = kStages_;
+  static constexpr int kClusterWeights = kClusterWeights_;  // tiles that share tokens
+  static constexpr int kClusterTokens = kClusterTokens_;    // tiles that share weights
+  static constexpr int kParts = kParts_;
+  static constexpr int kCluster = kClusterWeights * kClusterTokens * kParts;
+  static constexpr int kWeights = 64 * kBlocks * kWarpgroups;
+  static constexpr int kGroups = kTokens / 8;
+  static constexpr int kMultipliers = 128 * kWarpgroups;
+  static constexpr int kThreads = kMultipliers + 128;
+  static constexpr int kStageBytes = (kWeights + kTokens) * kRowBytes;
+  static constexpr int kTurnBytes = kChunkGroups * 8 * kRowBytes;  // of one of a warpgroup's two buffers
+  static constexpr int kSharedBytes =
+      kStages * kStageBytes + kWarpgroups * 2 * kTurnBytes + (2 * kStages + 1) * 8 + 1024;
+  static constexpr int kMostGroups = (kGroups + kParts - 1) / kParts;
+  template <int kPart>
+  static constexpr int kBegin = kPart* kGroups / kParts;  // the first group of tokens that a part finishes
+  static_assert(kTokens % 8 == 0 && kTokens <= 256);
+  static_assert(kWeights / kClusterTokens <= 256 && kWeights % (16 * kClusterTokens) == 0);
+  static_assert(kTokens % (8 * kClusterWeights) == 0);
+  static_assert(kSharedBytes <= kSharedLimit);
+  static_assert(kParts == 1 || (kParts - 1) * kMostGroups * kBlocks * kMultipliers * 16 <= kStages * kStageBytes);
+};
+
+// Where a thread stands.
+template <class T>
+struct Place {
+  int part, weights, tokens;  // in its cluster
+  TENDON_DEVICE explicit Place(int rank)
+      : part(rank / (T::kClusterWeights * T::kClusterTokens)),
+        weights(rank / T::kClusterTokens % T::kClusterWeights),
+        tokens(rank % T::kClusterTokens) {}
+  // To this block, by the other parts.
+  TENDON_DEVICE int bytes_sent() const {
+    const int groups = (part + 1) * T::kGroups / T::kParts - part * T::kGroups / T::kParts;
+    return (T::kParts - 1) * T::kBlocks * groups * T::kMultipliers * 16;
+  }
+  TENDON_DEVICE int rank(int at_weights, int at_tokens) const {
+    return (part * T::kClusterWeights + at_weights) * T::kClusterTokens + at_tokens;
+  }
+  TENDON_DEVICE int first_step(const TileArgs& a) const { return a.steps * part / T::kParts; }
+  TENDON_DEVICE int end_step(const TileArgs& a) const { return a.steps * (part + 1) / T::kParts; }
+  TENDON_DEVICE int first_token(const TileArgs& a, int tile) const {
+    return (tile % a.token_tiles * T::kClusterTokens + tokens) * T::kTokens;
+  }
+  // Of the rows that tiles consist of: gate and up count both.
+  TENDON_DEVICE int first_weight(const TileArgs& a, int tile) const {
+    return (tile / a.token_tiles * T::kClusterWeights + weights) * T::kWeights;
+  }
+};
+
+// The ring of stages, as addresses in shared memory.
+template <class T>
+struct Ring {
+  uint32_t base;
+  int stage = 0;
+  uint32_t phase = 0;
+  TENDON_DEVICE uint32_t weights() const { return base + stage * T::kStageBytes; }
+  TENDON_DEVICE uint32_t tokens() const { return weights() + T::kWeights * kRowBytes; }
+  TENDON_DEVICE uint32_t barriers() const {
+    return base + T::kStages * T::kStageBytes + T::kWarpgroups * 2 * T::kTurnBytes;
+  }
+  TENDON_DEVICE uint32_t full() const { return barriers() + stage * 8; }
+  TENDON_DEVICE uint32_t empty() const { return barriers() + (T::kStages + stage) * 8; }
+  TENDON_DEVICE uint32_t turn(int warpgroup) const {
+    return base + T::kStages * T::kStageBytes + warpgroup * 2 * T::kTurnBytes;
+  }
+  // Where this thread's sums of other parts lie, in place of the stages.
+  TENDON_DEVICE uint32_t part_sums(int slot) const {
+    const int multiplier = static_cast<int>(threadIdx.x) - 128;
+    return base + (slot * T::kBlocks * T::kMostGroups * T::kMultipliers + multiplier) * 16;
+  }
+  // Of the sums that other parts send; used once.
+  TENDON_DEVICE uint32_t sent() const { return barriers() + 2 * T::kStages * 8; }
+  TENDON_DEVICE void next() {
+    if (++stage == T::kStages) stage = 0, phase ^= 1;
+  }
+};
+
+// This block's share of what the cluster needs at one step, to all that need it.
+template <class T, Tail kTail>
+TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, const Place<T>& place, int first,
+                                int step) {
+  constexpr int kShare = T::kWeights / T::kClusterTokens;
+  const auto blocks = static_cast<uint16_t>(((1 << T::kClusterTokens) - 1) << place.rank(place.weights, 0));
+  const uint32_t to = ring.weights() + place.tokens * kShare * kRowBytes;
+  first += place.tokens * kShare;
+  if constexpr (kTail == Tail::kGateUp) {
+    copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, 0, 0, first / 16);
+  } else {
+    copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, first);
+  }
+}
+template <class T>
+TENDON_DEVICE void copy_tokens(const Ring<T>& ring, const CUtensorMap* map, const Place<T>& place, int first,
+                               int step) {
+  constexpr int kShare = T::kTokens / T::kClusterWeights;
+  uint32_t blocks = 0;
+#pragma unroll
+  for (int w = 0; w < T::kClusterWeights; ++w) blocks |= 1U << place.rank(w, place.tokens);
+  copy_box<(T::kClusterWeights > 1)>(ring.tokens() + place.weights * kShare * kRowBytes, map, ring.full(),
+                                     static_cast<uint16_t>(blocks), step * kDepth, first + place.weights * kShare);
+}
+
+// One thread feeds the ring. Weights are no other kernel's results: the first are on their way before the kernels in
+// front have ended. Returns for how many steps.
+template <class T, Tail kTail>
+TENDON_DEVICE int feed_early(Ring<T> ring, const CUtensorMap* weights, const TileArgs& a, const Place<T>& place,
+                             int first_tile) {
+  const int begin = place.first_step(a);
+  const int early = min(place.end_step(a) - begin, T::kStages);
+  const int first = place.first_weight(a, first_tile);
+#pragma unroll 1
+  for (int i = 0; i < early; ++i, ring.next()) {
+    arrive_expecting(ring.full(), T::kStageBytes);
+    copy_weights<T, kTail>(ring, weights, place, first, begin + i);
+  }
+  return early;
+}
+template <class T, Tail kTail>
+TENDON_DEVICE void feed(Ring<T> ring, const CUtensorMap* weights, const CUtensorMap* tokens, const TileArgs& a,
+                        const Place<T>& place, int first_tile, int tile_stride, int early) {
+  const int begin = place.first_step(a);
+  const int end = place.end_step(a);
+  wait_for_producers();
+  for (int tile = first_tile; tile < a.tiles; tile += tile_stride) {
+    const int first_weight = place.first_weight(a, tile);
+    const int first_token = place.first_token(a, tile);
+#pragma unroll 1
+    for (int step = begin; step < end; ++step, ring.next()) {
+      if (early > 0) {
+        --early;
+      } else {
+        wait_phase(ring.empty(), ring.phase ^ 1);
+        arrive_expecting(ring.full(), T::kStageBytes);
+        copy_weights<T, kTail>(ring, weights, place, first_weight, step);
+      }
+      copy_tokens<T>(ring, tokens, place, first_token, step);
+    }
+  }
+  launch_dependents();
+}
+
+}  // namespace tendon::gpu::hopper
