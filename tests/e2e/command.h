@@ -21,15 +21,11 @@ struct Result {
   std::string out, err;
 };
 
-// Runs the built command in the source directory.
-inline Result tendon(const Args& args) {
-  const TempDir temp;
-  const std::string out = temp.path() / "out";
-  const std::string err = temp.path() / "err";
-  Args owned{TENDON_COMMAND};
-  owned.insert(owned.end(), args.begin(), args.end());
+// Starts the built command in the source directory, with its two outputs in files; 0 when that fails.
+inline pid_t start_tendon(Args args, const std::string& out, const std::string& err) {
+  args.insert(args.begin(), TENDON_COMMAND);
   std::vector<char*> argv;
-  for (std::string& arg : owned) argv.push_back(arg.data());
+  for (std::string& arg : args) argv.push_back(arg.data());
   argv.push_back(nullptr);
   posix_spawn_file_actions_t actions;
   posix_spawn_file_actions_init(&actions);
@@ -39,9 +35,18 @@ inline Result tendon(const Args& args) {
   pid_t child = 0;
   const int failed = posix_spawn(&child, TENDON_COMMAND, &actions, nullptr, argv.data(), environ);
   posix_spawn_file_actions_destroy(&actions);
+  return failed == 0 ? child : 0;
+}
+
+// Runs it to its end.
+inline Result tendon(const Args& args) {
+  const TempDir temp;
+  const std::string out = temp.path() / "out";
+  const std::string err = temp.path() / "err";
+  const pid_t child = start_tendon(args, out, err);
   Result result;
   int status = 0;
-  if (failed != 0 || waitpid(child, &status, 0) != child) {
+  if (child == 0 || waitpid(child, &status, 0) != child) {
     ADD_FAILURE() << "cannot run " << TENDON_COMMAND;
     return result;
   }

@@ -1,45 +1,28 @@
 // `tendon serve`, `load` and `run --replay` as processes: start, signals, recordings, refusals.
-#include <fcntl.h>
-#include <spawn.h>
-#include <sys/wait.h>
-
 #include <gmock/gmock.h>
 
 #include <csignal>
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "../e2e/tiny.h"
+#include "../e2e/command.h"
 #include "policy/presets.h"
 #include "raw_client.h"
 #include "server/example_request.h"
 #include "wire/client.h"
 
-extern char** environ;
-
 namespace tendon::test {
 namespace {
 
 using testing::HasSubstr;
-using Args = std::vector<std::string>;
 
 class Process {
  public:
   explicit Process(const Args& args) {
     out_ = temp_.path() / "out";
     err_ = temp_.path() / "err";
-    Args owned{TENDON_COMMAND};
-    owned.insert(owned.end(), args.begin(), args.end());
-    std::vector<char*> argv;
-    for (std::string& arg : owned) argv.push_back(arg.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 1, out_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    posix_spawn_file_actions_addopen(&actions, 2, err_.c_str(), O_WRONLY | O_CREAT | O_TRUNC, 0600);
-    EXPECT_EQ(posix_spawn(&pid_, TENDON_COMMAND, &actions, nullptr, argv.data(), environ), 0);
-    posix_spawn_file_actions_destroy(&actions);
+    pid_ = start_tendon(args, out_, err_);
+    EXPECT_GT(pid_, 0);
   }
   ~Process() {
     if (pid_ > 0) {
