@@ -89,8 +89,7 @@ struct Block {
   uint32_t shared;
   int thread, warp, lane, group, quad, block, half;  // half: which of the pair
   uint32_t layer_parity = 0;                         // of barriers used once a layer
-  float cosine = 1.0F, sine = 0.0F;                  // of the element that this thread rotates
-  float residual = 0.0F;                             // of the element that this thread owns, as residual() numbers them
+  float residual = 0.0F;                             // of the element that own() says
 
   TENDON_DEVICE Block(const LoopArgs& loop_args, uint32_t shared_memory) : args(loop_args), shared(shared_memory) {
     thread = static_cast<int>(threadIdx.x);

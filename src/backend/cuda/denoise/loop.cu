@@ -12,7 +12,7 @@ namespace {
 constexpr int kInFlight = 3;
 
 // Two lanes of one warp, each every other chunk.
-TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane) {
+[[maybe_unused]] TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane) {
   if (lane >= 2) return;
   constexpr int kSlots = SharedLayout::kSlots;
   const int block = static_cast<int>(blockIdx.x);
@@ -121,6 +121,7 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
 
 template <bool kPi05>
 __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_constant__ LoopArgs args) {
+#if __CUDA_ARCH__ >= 900  // elsewhere it is never launched: fits_card()
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
   if (threadIdx.x == 0) {
@@ -131,14 +132,17 @@ __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_con
     }
   }
   barrier_init_fence();
-  cluster_barrier();
+  cluster_arrive();
+  cluster_wait();
   if (threadIdx.x >= kThreads) {
     stream_chunks(args, shared, static_cast<int>(threadIdx.x) - kThreads);
     __syncwarp();
   } else {
     compute<kPi05>(args, shared);
   }
-  cluster_barrier();  // the neighbour may still send
+  cluster_arrive();  // the neighbour may still send
+  cluster_wait();
+#endif
 }
 
 template <bool kPi05>
@@ -153,7 +157,9 @@ int blocks_that_fit() {
   config.attrs = &attribute;
   config.numAttrs = 1;
   int clusters = 0;
-  if (cudaFuncSetAttribute(loop_kernel<kPi05>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  cudaFuncAttributes code{};
+  if (cudaFuncGetAttributes(&code, loop_kernel<kPi05>) != cudaSuccess || code.ptxVersion < 90 ||
+      cudaFuncSetAttribute(loop_kernel<kPi05>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(SharedLayout::kBytes)) != cudaSuccess ||
       cudaOccupancyMaxActiveClusters(&clusters, loop_kernel<kPi05>, &config) != cudaSuccess) {
     cudaGetLastError();

@@ -2,7 +2,6 @@
 #include "backend/cuda/denoise/operation.h"
 
 #include <algorithm>
-#include <bit>
 #include <numbers>
 
 #include "backend/cuda/denoise/layout.h"

@@ -5,11 +5,11 @@
 
 #include <cstdint>
 
+#include "backend/gpu/device/cluster.cuh"
+#include "backend/gpu/device/mma.cuh"
 #include "backend/gpu/device/prelude.cuh"
 
 namespace tendon::gpu::hopper {
-
-TENDON_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
 
 // --- barriers: a phase ends when `arrivals` have come and all expected bytes have landed ---------------------------
 
@@ -55,9 +55,6 @@ TENDON_DEVICE void named_barrier(int id, int threads) {
 
 // --- clusters -----------------------------------------------------------------------------------------------------
 
-TENDON_DEVICE void cluster_barrier() {
-  asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
-}
 // The address of the same shared variable in block `rank` of the cluster.
 TENDON_DEVICE uint32_t in_block(uint32_t address, uint32_t rank) {
   uint32_t mapped;

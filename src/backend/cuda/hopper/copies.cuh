@@ -5,8 +5,7 @@
 
 #include <cuda.h>
 
-#include "backend/gpu/device/cluster.cuh"
-#include "backend/gpu/device/prelude.cuh"
+#include "backend/cuda/device/hopper.cuh"
 
 namespace tendon::gpu::hopper {
 
@@ -15,18 +14,10 @@ namespace tendon::gpu::hopper {
 #define TENDON_HOPPER 1
 #endif
 
-TENDON_DEVICE uint32_t shared_address(const void* p) { return static_cast<uint32_t>(__cvta_generic_to_shared(p)); }
-
 // --- barriers in shared memory; a phase ends when all have arrived and all announced bytes have landed -------------
 
-TENDON_DEVICE void barrier_init(uint32_t barrier, int arrivals) {
-  asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(barrier), "r"(arrivals) : "memory");
-}
 // What was initialised is visible to the cluster, and to copies, after the cluster's next barrier.
 TENDON_DEVICE void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
-TENDON_DEVICE void arrive_expecting(uint32_t barrier, int bytes) {
-  asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(barrier), "r"(bytes) : "memory");
-}
 // At the barrier of another block of the cluster. It orders no memory accesses: release at the scope of the cluster
 // would wait for all of the thread's own, about a microsecond (measured: four times the whole product).
 TENDON_DEVICE void arrive_at(uint32_t barrier, int rank) {
@@ -49,16 +40,8 @@ TENDON_DEVICE bool phase_ended(uint32_t barrier, uint32_t parity) {
   return ended != 0;
 }
 TENDON_DEVICE void wait_phase(uint32_t barrier, uint32_t parity) {
-#ifdef TENDON_BOUNDED_WAITS
-#pragma unroll 1
-  for (int i = 0; i < TENDON_BOUNDED_WAITS; ++i) {
-    if (phase_ended(barrier, parity)) return;
-  }
-  __trap();
-#else
   while (!phase_ended(barrier, parity)) {
   }
-#endif
 }
 
 // All threads of the cluster, without ordering memory accesses.
@@ -109,11 +92,6 @@ TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrie
 }
 
 // Four values into the shared memory of another block, counted at its barrier like a copy.
-TENDON_DEVICE uint32_t peer_address(uint32_t shared, int rank) {
-  uint32_t peer;
-  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(peer) : "r"(shared), "r"(rank));
-  return peer;
-}
 TENDON_DEVICE void send_four(uint32_t peer, uint32_t peer_barrier, const float* y) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(peer),
                "f"(y[0]), "f"(y[1]), "f"(y[2]), "f"(y[3]), "r"(peer_barrier)

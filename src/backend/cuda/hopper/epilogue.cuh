@@ -13,8 +13,8 @@ TENDON_DEVICE void send_parts(const float (&sums)[T::kBlocks][4 * T::kGroups], c
     if (place.part != kPart) {
       const int slot = place.part < kPart ? place.part : place.part - 1;
       const int rank = (kPart * T::kClusterWeights + place.weights) * T::kClusterTokens + place.tokens;
-      const uint32_t to = peer_address(ring.part_sums(slot), rank);
-      const uint32_t barrier = peer_address(ring.sent(), rank);
+      const uint32_t to = in_block(ring.part_sums(slot), rank);
+      const uint32_t barrier = in_block(ring.sent(), rank);
 #pragma unroll
       for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll

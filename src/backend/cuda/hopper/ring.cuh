@@ -131,7 +131,7 @@ TENDON_DEVICE int feed_early(Ring<T> ring, const CUtensorMap* weights, const Til
   const int first = place.first_weight(a, first_tile);
 #pragma unroll 1
   for (int i = 0; i < early; ++i, ring.next()) {
-    arrive_expecting(ring.full(), T::kStageBytes);
+    barrier_expect(ring.full(), T::kStageBytes);
     copy_weights<T, kTail>(ring, weights, place, first, begin + i);
   }
   return early;
@@ -151,7 +151,7 @@ TENDON_DEVICE void feed(Ring<T> ring, const CUtensorMap* weights, const CUtensor
         --early;
       } else {
         wait_phase(ring.empty(), ring.phase ^ 1);
-        arrive_expecting(ring.full(), T::kStageBytes);
+        barrier_expect(ring.full(), T::kStageBytes);
         copy_weights<T, kTail>(ring, weights, place, first_weight, step);
       }
       copy_tokens<T>(ring, tokens, place, first_token, step);

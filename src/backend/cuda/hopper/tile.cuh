@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     if constexpr (T::kParts > 1) {
       barrier_init(ring.sent(), 1);
-      arrive_expecting(ring.sent(), place.bytes_sent());
+      barrier_expect(ring.sent(), place.bytes_sent());
     }
     barrier_init_done();
     // Only this block's barriers take part.
