@@ -1,6 +1,7 @@
 // The whole denoise loop as one kernel: 128 blocks in pairs stay on the card through all steps and layers. In each, one
 // warp streams the block's weights (and cached keys) through a ring in shared memory, far ahead of the eight warps that
 // compute. See docs/decisions/0008-persistent-denoise.md.
+#include "backend/cuda/denoise/attention.cuh"
 #include "backend/cuda/denoise/ends.cuh"
 #include "backend/cuda/denoise/layer.cuh"
 #include "backend/cuda/denoise/loop.h"
