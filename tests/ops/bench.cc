@@ -102,7 +102,7 @@ int run_bench(const CommandOptions& options) {
   const auto backend = make_backend(options.backend, options.backend_options);
   const DeviceInfo info = backend->info();
   fmt::print("{} ({}, {} threads or multiprocessors)\n", info.name, info.architecture, info.threads_or_sms);
-  // Of products with a choice of kernels, a card's portable kernels are timed beside the chosen ones.
+  // Where a card has other kernels than the portable ones, those are timed beside the chosen ones.
   std::unique_ptr<Backend> portable_backend;
   if (backend->tune_target() != nullptr && !options.backend_options.portable_kernels) {
     BackendOptions portable = options.backend_options;
@@ -147,7 +147,9 @@ int run_bench(const CommandOptions& options) {
       }
     }
     Prepared portable;
-    if (portable_backend != nullptr && parts == 1 && backend->tune_target()->product_of(test.op)) {
+    if (portable_backend != nullptr && parts == 1 &&
+        (backend->tune_target()->product_of(test.op) ||
+         backend->kernel_name(test.op) != portable_backend->kernel_name(test.op))) {
       portable = prepare(*portable_backend, test, values, contents);
       add(portable);
     }

@@ -510,6 +510,36 @@ void add_attention(List& list) {
   for (const AttentionShape& s : shapes) {
     for (const DType dtype : {kF32, kBf16}) list.add(attention_case(s, dtype));
   }
+  // What a card has kernels of its own for: heads of 256 with many queries, heads of 72 with few keys.
+  const AttentionShape wide[] = {
+      {"streamed_ragged", 2, 70, 150, 8, 1, 256, {150, 83}},
+      {"streamed_leading", 1, 130, 260, 8, 1, 256, {110}, 130, 5},
+      {"streamed_masked", 3, 66, 130, 8, 1, 256, {130, 130, 77}, 0, 0, true},
+      {"streamed_kv_heads", 1, 150, 90, 8, 2, 256, {64}},
+      {"streamed_no_keys", 2, 64, 70, 8, 1, 256, {0, 1}},
+      {"streamed_one_head", 1, 520, 65, 1, 1, 256, {}},
+      {"held_ragged", 2, 70, 100, 3, 3, 72, {}},
+      {"held_wider", 1, 130, 256, 2, 2, 80, {}},
+      {"held_one", 1, 1, 1, 2, 2, 72, {}},
+      {"held_packed", 1, 130, 130, 5, 5, 72, {}, 0, 0, false, false, true},
+      {"held_many", 3, 200, 131, 16, 16, 72, {}},
+  };
+  for (const AttentionShape& s : wide) list.add(attention_case(s, kBf16));
+  list.add(attention_case({"streamed_peaked", 1, 66, 200, 8, 1, 256, {200}}, kBf16, 16.0));
+  const AttentionShape larger[] = {
+      {"vision_one", 1, 256, 256, 16, 16, 72, {}, 0, 0, false, true, true},
+      {"vision_two", 2, 256, 256, 16, 16, 72, {}, 0, 0, false, true, true},
+      {"vision_batch", 12, 256, 256, 16, 16, 72, {}, 0, 0, false, true, true},
+      {"prefix_532", 1, 532, 592, 8, 1, 256, {532}, 0, 0, false, true},
+      {"prefix_816", 1, 816, 832, 8, 1, 256, {816}, 0, 0, false, true},
+      {"prefix_968", 1, 968, 984, 8, 1, 256, {968}, 0, 0, false, true},
+      {"prefix_batch", 4, 788, 800, 8, 1, 256, {788, 760, 788, 770}, 0, 0, false, true},
+  };
+  for (const AttentionShape& s : larger) {
+    Case made = attention_case(s, kBf16);
+    made.slow = true;
+    list.add(std::move(made));
+  }
   // Peaked softmax: logits of about ±60.
   list.add(attention_case({"peaked", 1, 9, 50, 2, 1, 16, {50}}, kF32, 40.0));
 }

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include "backend/cuda/attention/operation.h"
 #include "backend/cuda/cublaslt.h"
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/denoise/operation.h"
@@ -59,7 +60,8 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
                              .graph = options.graph,
                              .log = options.log};
   if (!options.portable_kernels) {
-    parts.own_ops = {gpu::denoise::denoise_loop_row()};
+    parts.own_ops = gpu::attention::attention_rows(*parts.runtime);
+    parts.own_ops.push_back(gpu::denoise::denoise_loop_row());
     parts.library = CublasLt::open(*parts.runtime);
     if (parts.library == nullptr) {
       log_warning(options.log,

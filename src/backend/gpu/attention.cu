@@ -9,6 +9,7 @@
 #include "backend/gpu/device/mma.cuh"
 #include "backend/gpu/device/prelude.cuh"
 #include "backend/gpu/kernels.h"
+#include "backend/gpu/visible_keys.cuh"
 
 namespace tendon::gpu {
 namespace {
@@ -23,24 +24,15 @@ constexpr int kMaxSplits = 32;
 struct Args {
   const void *q, *k, *v;
   void* out;
-  const int32_t* key_len;
-  const uint8_t* key_mask;
+  VisibleKeys visible;
   float* parts;  // splits > 1: (B, kv_heads, rows, splits, D + 2) f32 sums, then maximum and denominator
-  int64_t q_stride, k_stride, out_stride, mask_stride;
+  int64_t q_stride, k_stride, out_stride;
   int batch, queries, capacity, heads, kv_heads, width;
-  int extra_keys, leading_block, splits;
+  int splits;
   float scale;
 
   TENDON_DEVICE int group() const { return heads / kv_heads; }
   TENDON_DEVICE int rows() const { return queries * group(); }
-  // Keys that query t of sample b may see.
-  TENDON_DEVICE int keys_of(int b, int t) const {
-    const int len = key_len == nullptr ? capacity : key_len[b] + (t < leading_block ? leading_block : extra_keys);
-    return len < capacity ? len : capacity;
-  }
-  TENDON_DEVICE bool masked(int b, int key) const {
-    return key_mask != nullptr && key_mask[b * mask_stride + key] == 0;
-  }
   // Row r of a K/V head: query r / group, head kv · group + r mod group.
   TENDON_DEVICE int64_t offset(int b, int kv, int r, int64_t stride) const {
     return (static_cast<int64_t>(b) * queries + r / group()) * stride + (kv * group() + r % group()) * width;
@@ -102,7 +94,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
   const int b = static_cast<int>(blockIdx.z) / a.kv_heads;
   const int kv = static_cast<int>(blockIdx.z) % a.kv_heads;
   const int first_row = static_cast<int>(blockIdx.x) * kRows;
-  const int last_key = a.keys_of(b, a.queries - 1);  // the longest range: later queries see more
+  const int last_key = a.visible.of(b, a.queries - 1);  // the longest range: later queries see more
   const int all_tiles = (last_key + kKeys - 1) / kKeys;
   const int tiles_per_split = (all_tiles + a.splits - 1) / a.splits;
   const int first_tile = split * tiles_per_split;
@@ -148,7 +140,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
     const int row = first_row + warp_row + lane() / 4 + 8 * h;
-    limit[h] = row < a.rows() ? a.keys_of(b, row / a.group()) : 0;
+    limit[h] = row < a.rows() ? a.visible.of(b, row / a.group()) : 0;
   }
 
   for (int round = 0; round < rounds; ++round) {
@@ -183,7 +175,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int key = tile * kKeys + n * 8 + lane() % 4 * 2 + i % 2;
-        const bool visible = tile < end_tile && key < limit[i / 2] && !a.masked(b, key < a.capacity ? key : 0);
+        const bool visible = tile < end_tile && key < limit[i / 2] && !a.visible.masked(b, key < a.capacity ? key : 0);
         logits[n][i] = visible ? logits[n][i] * a.scale : -INFINITY;
         tile_max[i / 2] = fmaxf(tile_max[i / 2], logits[n][i]);
       }
@@ -305,12 +297,12 @@ TENDON_KERNEL void attention_plain_kernel(Args a) {
   const int64_t base = static_cast<int64_t>(b) * a.capacity * a.k_stride + kv * a.width;
   const T* const k = static_cast<const T*>(a.k) + base;
   const T* const v = static_cast<const T*>(a.v) + base;
-  const int keys = a.keys_of(b, t);
+  const int keys = a.visible.of(b, t);
   float maximum = -INFINITY;
   for (int key = 0; key < keys; ++key) {
     float dot = 0;
     for (int d = lane(); d < a.width; d += kWarpSize) dot += widen(q[d]) * widen(k[key * a.k_stride + d]);
-    dot = a.masked(b, key) ? -INFINITY : wave_sum(dot) * a.scale;
+    dot = a.visible.masked(b, key) ? -INFINITY : wave_sum(dot) * a.scale;
     if (lane() == 0) logits[key] = dot;
     maximum = fmaxf(maximum, dot);
   }
@@ -367,21 +359,17 @@ void launch_attention(const Attention& a, void* workspace, Stream stream) {
             .k = a.k.data,
             .v = a.v.data,
             .out = a.out.data,
-            .key_len = a.key_len.as<int32_t>(),
-            .key_mask = a.key_mask.as<uint8_t>(),
+            .visible = visible_keys(a),
             .parts = static_cast<float*>(workspace),
             .q_stride = a.q.row_stride,
             .k_stride = a.k.row_stride,
             .out_stride = a.out.row_stride,
-            .mask_stride = a.key_mask.row_stride,
             .batch = static_cast<int>(a.q.shape[0]),
             .queries = static_cast<int>(a.q.shape[1]),
             .capacity = static_cast<int>(a.k.shape[1]),
             .heads = a.heads,
             .kv_heads = a.kv_heads,
             .width = static_cast<int>(a.q.cols() / a.heads),
-            .extra_keys = a.extra_keys,
-            .leading_block = a.leading_block,
             .splits = splits_of(a),
             .scale = a.scale};
   if (!takes_tensor_cores(a)) {

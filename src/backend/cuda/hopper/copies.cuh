@@ -91,6 +91,20 @@ TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrie
   }
 }
 
+// Ordinary writes to shared memory are visible to copies and wgmma that start later, behind a barrier of their threads.
+TENDON_DEVICE void shared_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
+
+// From shared memory to a box of a tensor. One thread stores; it waits before shared memory may go.
+TENDON_DEVICE void store_box(const CUtensorMap* map, uint32_t from, int c0, int c1, int c2, int c3) {
+  asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
+               "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
+               : "memory");
+}
+TENDON_DEVICE void stored_boxes_wait() {
+  asm volatile("cp.async.bulk.commit_group;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+}
+
 // Four values into the shared memory of another block, counted at its barrier like a copy.
 TENDON_DEVICE void send_four(uint32_t peer, uint32_t peer_barrier, const float* y) {
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(peer),
@@ -129,6 +143,9 @@ TENDON_DEVICE Octet load_octet(uint32_t from) {
                : "r"(from)
                : "memory");
   return v;
+}
+TENDON_DEVICE void store_four(uint32_t to, float x, float y, float z, float w) {
+  asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }
 TENDON_DEVICE void load_four(uint32_t from, float (&y)[4]) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

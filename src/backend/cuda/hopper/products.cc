@@ -6,23 +6,12 @@
 #include <string>
 
 #include "backend/cuda/cuda_runtime.h"
+#include "backend/cuda/hopper/tensor_maps.h"
 #include "backend/cuda/hopper/tiles.h"
 #include "base/check.h"
 
 namespace tendon::gpu::hopper {
 namespace {
-
-using Encode = decltype(&cuTensorMapEncodeTiled);
-
-// The driver's function; the program is not linked with the driver.
-Encode find_encode() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  const cudaError_t status =
-      cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000, cudaEnableDefault, &found);
-  if (status != cudaSuccess) cudaGetLastError();
-  return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? reinterpret_cast<Encode>(function) : nullptr;
-}
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -37,7 +26,7 @@ int64_t up_bytes(const Product& p) { return static_cast<char*>(p.up.data) - stat
 
 class HopperProducts final : public SpecialProducts {
  public:
-  explicit HopperProducts(Encode encode) : encode_(encode) {}
+  explicit HopperProducts(TensorMaps maps) : maps_(maps) {}
 
   std::string_view name() const override { return "wgmma"; }
   bool exists(std::string_view kernel) const override {
@@ -69,10 +58,8 @@ class HopperProducts final : public SpecialProducts {
   }
   static bool takes(const Product& p, const TileInstance& tile);
   int clusters_at_once(const TileInstance& tile) const;
-  CUtensorMap describe(const Tensor& t, std::span<const uint64_t> shape, std::span<const uint64_t> strides_bytes,
-                       std::span<const uint32_t> box) const;
 
-  Encode encode_;
+  TensorMaps maps_;
   mutable std::map<const TileInstance*, int> clusters_;  // of each tile that was prepared
 };
 
@@ -97,22 +84,6 @@ int HopperProducts::clusters_at_once(const TileInstance& tile) const {
   return entry->second;
 }
 
-// A matrix of bf16 whose boxes are copied with 128-byte swizzle; what lies outside of it is read as zero.
-CUtensorMap HopperProducts::describe(const Tensor& t, std::span<const uint64_t> shape,
-                                     std::span<const uint64_t> strides_bytes, std::span<const uint32_t> box) const {
-  CUtensorMap map;
-  const uint32_t steps[4] = {1, 1, 1, 1};
-  const CUresult status =
-      encode_(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<uint32_t>(shape.size()), t.data, shape.data(),
-              strides_bytes.data(), box.data(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  if (status != CUDA_SUCCESS) {
-    throw_device("describing a matrix of shape {} to the card failed with driver status {}", to_string(t.shape),
-                 static_cast<int>(status));
-  }
-  return map;
-}
-
 Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const {
   const TileInstance* const tile = find(tiles_for(p), kernel);
   if (tile == nullptr || !takes(p, *tile)) return {};
@@ -127,17 +98,17 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
   const auto w_box = static_cast<uint32_t>(shape.weights / shape.cluster_tokens);
   CUtensorMap weights;
   if (gate_up) {  // eight rows of gate, eight of up, and so on
-    weights = describe(p.w, std::array<uint64_t, 4>{depth, 8, 2, w_rows / 8},
-                       std::array<uint64_t, 3>{stride, static_cast<uint64_t>(up_bytes(p)), 8 * stride},
-                       std::array<uint32_t, 4>{kDepth, 8, 2, w_box / 16});
+    weights = maps_.describe(p.w.data, std::array<uint64_t, 4>{depth, 8, 2, w_rows / 8},
+                             std::array<uint64_t, 3>{stride, static_cast<uint64_t>(up_bytes(p)), 8 * stride},
+                             std::array<uint32_t, 4>{kDepth, 8, 2, w_box / 16});
   } else {
-    weights = describe(p.w, std::array<uint64_t, 2>{depth, w_rows}, std::array<uint64_t, 1>{stride},
-                       std::array<uint32_t, 2>{kDepth, w_box});
+    weights = maps_.describe(p.w.data, std::array<uint64_t, 2>{depth, w_rows}, std::array<uint64_t, 1>{stride},
+                             std::array<uint32_t, 2>{kDepth, w_box});
   }
   const CUtensorMap tokens =
-      describe(p.x, std::array<uint64_t, 2>{depth, static_cast<uint64_t>(p.x.rows())},
-               std::array<uint64_t, 1>{static_cast<uint64_t>(p.x.row_stride) * sizeof(Bf16)},
-               std::array<uint32_t, 2>{kDepth, static_cast<uint32_t>(shape.tokens / shape.cluster_weights)});
+      maps_.describe(p.x.data, std::array<uint64_t, 2>{depth, static_cast<uint64_t>(p.x.rows())},
+                     std::array<uint64_t, 1>{static_cast<uint64_t>(p.x.row_stride) * sizeof(Bf16)},
+                     std::array<uint32_t, 2>{kDepth, static_cast<uint32_t>(shape.tokens / shape.cluster_weights)});
 
   const int64_t token_tiles = ceil_div(p.out.rows(), int64_t{shape.tokens} * shape.cluster_tokens);
   const int64_t weight_tiles =
@@ -166,8 +137,8 @@ std::string TileShape::name() const {
 std::unique_ptr<SpecialProducts> open_products(Runtime& runtime) {
   if (runtime.architecture() != 90) return nullptr;
   runtime.make_current();
-  const Encode encode = find_encode();
-  return encode == nullptr ? nullptr : std::make_unique<HopperProducts>(encode);
+  const std::optional<TensorMaps> maps = TensorMaps::open();
+  return maps ? std::make_unique<HopperProducts>(*maps) : nullptr;
 }
 
 }  // namespace tendon::gpu::hopper

@@ -1,5 +1,5 @@
-// wgmma: asynchronous products of a warpgroup, 64 × (8 · groups) × 16, both operands in shared memory, sums in
-// registers.
+// wgmma: asynchronous products of a warpgroup, 64 × (8 · groups) × 16, sums in registers; the second operand lies in
+// shared memory, the first there or in registers.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,26 @@ TENDON_DEVICE uint64_t swizzled_rows(uint32_t shared) {
   return kLayout | (shared & 0x3ffff) >> 4;
 }
 
+// The same for rows of 32 bytes (16 bf16, one step) with 32-byte swizzle; aligned to 256 bytes.
+TENDON_DEVICE uint64_t narrow_rows(uint32_t shared) {
+  constexpr uint64_t kLayout = uint64_t{3} << 62 | uint64_t{256 >> 4} << 32 | uint64_t{1} << 16;
+  return kLayout | (shared & 0x3ffff) >> 4;
+}
+
+// A second operand whose rows run along K, as attention's values do: blocks of 64 columns, each of them rows of 128
+// bytes with 128-byte swizzle; from one block to the next so many bytes. 16 rows of K add kColumnStep.
+constexpr uint64_t kColumnStep = 16 * 128 >> 4;
+TENDON_DEVICE uint64_t swizzled_columns(uint32_t shared, uint32_t block_bytes) {
+  constexpr uint64_t kLayout = uint64_t{1} << 62 | uint64_t{1024 >> 4} << 32;
+  return kLayout | uint64_t{block_bytes >> 4} << 16 | (shared & 0x3ffff) >> 4;
+}
+// The same for one block of 16 columns: rows of 32 bytes with 32-byte swizzle.
+constexpr uint64_t kNarrowColumnStep = 16 * 32 >> 4;
+TENDON_DEVICE uint64_t narrow_columns(uint32_t shared) {
+  constexpr uint64_t kLayout = uint64_t{3} << 62 | uint64_t{256 >> 4} << 32 | uint64_t{1} << 16;
+  return kLayout | (shared & 0x3ffff) >> 4;
+}
+
 // Before the first product that reads registers or memory which ordinary instructions wrote.
 TENDON_DEVICE void wgmma_begin() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 TENDON_DEVICE void wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }
@@ -29,6 +49,13 @@ template <int kCount>
 TENDON_DEVICE void hold(float (&d)[kCount]) {
 #pragma unroll
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
+}
+
+// Operands in registers that a running product may still read.
+template <int kCount>
+TENDON_DEVICE void hold(uint32_t (&a)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(a[i])::"memory");
 }
 
 // d = a · bᵀ + (add ? d : 0) for one step of 16.  a (64, K), b (8 · kGroups, K); d[4g + 2h + i] of a thread is the sum
@@ -142,6 +169,26 @@ TENDON_WGMMA(29, "232", "%116", "%117", "%118")
 TENDON_WGMMA(30, "240", "%120", "%121", "%122")
 TENDON_WGMMA(31, "248", "%124", "%125", "%126")
 TENDON_WGMMA(32, "256", "%128", "%129", "%130")
+#undef TENDON_WGMMA
+
+// d = a · b + (add ? d : 0) for one step of 16.  a (64, 16) in registers: as the sums of two products of 8 columns lie,
+// in pairs of bf16: a[2c + h] is row 16 · (warp % 4) + lane / 4 + 8h, columns 8c + 2 · (lane % 4) + {0, 1}.
+// b (16, 8 · kGroups), its rows along K (swizzled_columns, narrow_columns).
+template <int kGroups>
+struct WgmmaRegisters;
+#define TENDON_WGMMA(groups, n, a_, b_, p_)                                                               \
+  template <> struct WgmmaRegisters<groups> {                                                             \
+    static TENDON_DEVICE void run(float (&d)[4 * groups], const uint32_t (&a)[4], uint64_t b, int add) {  \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                             \
+                   "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" TENDON_D##groups "}, {" a_ \
+                   "}, " b_ ", p, 1, 1, 1;}"                                                              \
+                   : TENDON_F##groups : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));    \
+    }                                                                                                     \
+  };
+TENDON_WGMMA(1, "8", "%4,%5,%6,%7", "%8", "%9")
+TENDON_WGMMA(2, "16", "%8,%9,%10,%11", "%12", "%13")
+TENDON_WGMMA(8, "64", "%32,%33,%34,%35", "%36", "%37")
+TENDON_WGMMA(32, "256", "%128,%129,%130,%131", "%132", "%133")
 #undef TENDON_WGMMA
 // clang-format on
 

@@ -1,0 +1,36 @@
+// Attention on wgmma, as the host sees it: which tensors the kernels copy from and to, and how.
+#pragma once
+
+#include <cuda.h>
+
+#include "backend/gpu/stream.h"
+#include "backend/gpu/visible_keys.cuh"
+
+namespace tendon::gpu::attention {
+
+constexpr int kTileRows = 64;  // of queries (tokens × heads that share keys) and of keys
+constexpr int kWideCols = 64;  // of a box with 128-byte swizzle
+constexpr int kRestCols = 16;  // of a box with 32-byte swizzle
+
+// Tensors as (column, head, token, sample), in boxes of 64 rows and the columns that the field's name says. Columns
+// beyond the head's width are zeros, and so are rows beyond the sample's last.
+struct Maps {
+  CUtensorMap q, k, v, out;
+};
+
+struct Args {
+  VisibleKeys visible;
+  int queries, kv_heads;
+  int group;    // query heads to a K/V head; divides 64
+  float scale;  // of logits, for powers of two
+};
+
+// Heads of 256 columns, any number of keys.
+constexpr int kStreamCols = 256;
+void launch_streamed_keys(const Maps& wide, const Args& args, int batch, Stream stream);
+
+// Heads of 72 or 80 columns, each query head with keys of its own, at most kHeldKeys of them, all visible.
+constexpr int kHeldKeys = 256;
+void launch_held_keys(const Maps& wide, const Maps& rest, const Args& args, int batch, Stream stream);
+
+}  // namespace tendon::gpu::attention

@@ -1,0 +1,103 @@
+#include "backend/cuda/attention/operation.h"
+
+#include <array>
+#include <numbers>
+
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/hopper/tensor_maps.h"
+#include "backend/gpu/kernels.h"
+#include "base/check.h"
+
+namespace tendon::gpu::attention {
+namespace {
+
+using hopper::TensorMaps;
+
+constexpr int64_t kLeastRows = 512;  // of queries × heads on one K/V head; fewer leave the card empty
+
+int64_t head_cols(const Attention& a) { return a.q.cols() / a.heads; }
+int64_t group_of(const Attention& a) { return a.heads / a.kv_heads; }
+
+bool fits_copies(const Attention& a) {
+  constexpr int64_t kMost = int64_t{1} << 30;  // coordinates have 32 bits
+  const auto fits = [](const Tensor& t) {
+    return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && t.row_stride < kMost && t.value_offset % 8 == 0 &&
+           reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.rows() > 0 && t.rows() < kMost;
+  };
+  return fits(a.q) && fits(a.k) && fits(a.v) && fits(a.out) && a.scale > 0;
+}
+
+bool can_stream(const Op& op) {
+  const auto& a = std::get<Attention>(op.args);
+  return !takes_attention_cluster(a) && fits_copies(a) && head_cols(a) == kStreamCols && kTileRows % group_of(a) == 0 &&
+         a.q.shape[1] * group_of(a) >= kLeastRows && a.q.shape[0] * a.kv_heads < 65536;
+}
+bool can_hold(const Op& op) {
+  const auto& a = std::get<Attention>(op.args);
+  return fits_copies(a) && head_cols(a) > kWideCols && head_cols(a) <= kWideCols + kRestCols && head_cols(a) % 8 == 0 &&
+         a.heads == a.kv_heads && a.heads < 65536 && a.q.shape[0] < 65536 && a.k.shape[1] <= kHeldKeys &&
+         !a.key_len.defined() && !a.key_mask.defined();
+}
+
+TensorMaps tensor_maps() {
+  const std::optional<TensorMaps> maps = TensorMaps::open();
+  TENDON_CHECK(maps.has_value(), "the driver no longer describes tensors to the card");
+  return *maps;
+}
+
+// Boxes of 64 rows: of so many heads of a token, and the tokens after it.
+CUtensorMap describe(const TensorMaps& maps, const Tensor& t, int64_t cols, int64_t box_heads, int box_cols) {
+  const auto width = static_cast<uint64_t>(cols);
+  const auto tokens = static_cast<uint64_t>(t.shape[1]);
+  const uint64_t row_bytes = static_cast<uint64_t>(t.row_stride) * sizeof(Bf16);
+  const std::array<uint64_t, 4> shape{width, static_cast<uint64_t>(t.cols() / cols), tokens,
+                                      static_cast<uint64_t>(t.shape[0])};
+  const std::array<uint64_t, 3> strides_bytes{width * sizeof(Bf16), row_bytes, tokens * row_bytes};
+  const std::array<uint32_t, 4> box{static_cast<uint32_t>(box_cols), static_cast<uint32_t>(box_heads),
+                                    static_cast<uint32_t>(kTileRows / box_heads), 1};
+  return maps.describe(t.data, shape, strides_bytes, box,
+                       box_cols == kWideCols ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B);
+}
+Maps describe(const TensorMaps& maps, const Attention& a, int box_cols) {
+  const int64_t cols = head_cols(a);
+  return {.q = describe(maps, a.q, cols, group_of(a), box_cols),
+          .k = describe(maps, a.k, cols, 1, box_cols),
+          .v = describe(maps, a.v, cols, 1, box_cols),
+          .out = describe(maps, a.out, cols, group_of(a), box_cols)};
+}
+
+Args args_of(const Attention& a) {
+  return {.visible = visible_keys(a),
+          .queries = static_cast<int>(a.q.shape[1]),
+          .kv_heads = a.kv_heads,
+          .group = static_cast<int>(group_of(a)),
+          .scale = a.scale * std::numbers::log2e_v<float>};
+}
+
+Launch prepare_stream(const Op& op, const GpuContext&) {
+  const auto& a = std::get<Attention>(op.args);
+  const Maps wide = describe(tensor_maps(), a, kWideCols);
+  return [wide, args = args_of(a), batch = static_cast<int>(a.q.shape[0])](Stream stream) {
+    launch_streamed_keys(wide, args, batch, stream);
+  };
+}
+Launch prepare_hold(const Op& op, const GpuContext&) {
+  const auto& a = std::get<Attention>(op.args);
+  const TensorMaps maps = tensor_maps();
+  return [wide = describe(maps, a, kWideCols), rest = describe(maps, a, kRestCols), args = args_of(a),
+          batch = static_cast<int>(a.q.shape[0])](Stream stream) { launch_held_keys(wide, rest, args, batch, stream); };
+}
+
+size_t no_workspace(const Op&) { return 0; }
+
+}  // namespace
+
+std::vector<GpuOp> attention_rows(Runtime& runtime) {
+  if (runtime.architecture() != 90) return {};
+  runtime.make_current();
+  if (!TensorMaps::open()) return {};
+  return {{Attention::kName, "cuda.attention (wgmma, streamed keys)", can_stream, no_workspace, prepare_stream},
+          {Attention::kName, "cuda.attention (wgmma, held keys)", can_hold, no_workspace, prepare_hold}};
+}
+
+}  // namespace tendon::gpu::attention

@@ -1,0 +1,66 @@
+// What the attention kernels on wgmma share. A thread has rows lane / 4 and lane / 4 + 8 of its warp's sixteen; of tile
+// columns 8g + 2 · (lane % 4) + {0, 1} of every g, as wgmma leaves sums: value 4g + 2h + i.
+#pragma once
+
+#include "backend/cuda/attention/attention.h"
+#include "backend/cuda/hopper/copies.cuh"
+#include "backend/cuda/hopper/wgmma.cuh"
+
+namespace tendon::gpu::attention {
+
+using namespace hopper;
+
+constexpr int kWideBytes = kTileRows * kWideCols * 2;  // of a box
+constexpr int kRestBytes = kTileRows * kRestCols * 2;
+
+TENDON_DEVICE float power_of_two(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Over the four threads that have a row.
+TENDON_DEVICE float row_max(float x) {
+  x = fmaxf(x, shuffle_xor(x, 1));
+  return fmaxf(x, shuffle_xor(x, 2));
+}
+TENDON_DEVICE float row_sum(float x) {
+  x += shuffle_xor(x, 1);
+  return x + shuffle_xor(x, 2);
+}
+
+// The largest of 64 logits of row lane / 4 + 8h, among this thread's.
+TENDON_DEVICE float largest(const float* logits, int h) {
+  float most = -INFINITY;
+#pragma unroll
+  for (int g = 0; g < 8; ++g) most = fmaxf(most, fmaxf(logits[4 * g + 2 * h], logits[4 * g + 2 * h + 1]));
+  return most;
+}
+
+// exp2(scale · logit - shift[row]) of 64 logits, as the first operand of four steps, and their sums. A logit of -∞
+// gives 0.
+TENDON_DEVICE void exponentials(const float* logits, float scale, const float (&shift)[2], uint32_t (&p)[4][4],
+                                float (&sums)[2]) {
+#pragma unroll
+  for (int g = 0; g < 8; ++g) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const float x = power_of_two(fmaf(logits[4 * g + 2 * h], scale, -shift[h]));
+      const float y = power_of_two(fmaf(logits[4 * g + 2 * h + 1], scale, -shift[h]));
+      sums[h] += x + y;
+      p[g / 2][g % 2 * 2 + h] = pack_bf16(x, y);
+    }
+  }
+}
+
+// Two numbers of column 8 · piece + 2 · (lane % 4), where a box with swizzle has them; `row` of the box.
+TENDON_DEVICE void stage_pair(uint32_t box, int row, int piece, float x, float y) {
+  const uint32_t at = box + row * 128 + ((piece ^ row & 7) << 4) + lane() % 4 * 4;
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(pack_bf16(x, y)) : "memory");
+}
+TENDON_DEVICE void stage_rest_pair(uint32_t box, int row, int piece, float x, float y) {
+  const uint32_t at = box + row * 32 + ((piece ^ row >> 2 & 1) << 4) + lane() % 4 * 4;
+  asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(pack_bf16(x, y)) : "memory");
+}
+
+}  // namespace tendon::gpu::attention
