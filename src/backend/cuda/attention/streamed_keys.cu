@@ -43,7 +43,8 @@ struct Place {
 };
 
 // One thread.
-TENDON_DEVICE void feed(const Ring& ring, const Maps& maps, const Args& a, const Place& at, int tiles) {
+[[maybe_unused]] TENDON_DEVICE void feed(const Ring& ring, const Maps& maps, const Args& a, const Place& at,
+                                         int tiles) {
   barrier_expect(ring.queries_full(), kTileBytes);
 #pragma unroll 1
   for (int box = 0; box < kBoxes; ++box) {
@@ -98,8 +99,8 @@ TENDON_DEVICE void rescale(Rows& rows, const float (&next)[2], float scale) {
 }
 
 // Every second tile.
-TENDON_DEVICE void attend(const Ring& ring, const Args& a, const Place& at, int warpgroup, int last_key, int tiles,
-                          Rows& rows) {
+[[maybe_unused]] TENDON_DEVICE void attend(const Ring& ring, const Args& a, const Place& at, int warpgroup,
+                                           int last_key, int tiles, Rows& rows) {
   const int first_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane() / 4;
   int limit[2];
 #pragma unroll

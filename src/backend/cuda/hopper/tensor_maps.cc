@@ -21,10 +21,9 @@ CUtensorMap TensorMaps::describe(void* data, std::span<const uint64_t> shape, st
                                  std::span<const uint32_t> box, CUtensorMapSwizzle swizzle) const {
   CUtensorMap map;
   const uint32_t steps[5] = {1, 1, 1, 1, 1};
-  const CUresult status =
-      encode_(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<uint32_t>(shape.size()), data, shape.data(),
-              strides_bytes.data(), box.data(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
-              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status = encode_(&map, CU_TENSOR_MAP_DATA_TYPE_BFLOAT16, static_cast<uint32_t>(shape.size()), data,
+                                  shape.data(), strides_bytes.data(), box.data(), steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                                  swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   if (status != CUDA_SUCCESS) {
     std::string words;
     for (const uint64_t size : shape) words += fmt::format("{}{}", words.empty() ? "" : ", ", size);
