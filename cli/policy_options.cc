@@ -1,5 +1,8 @@
 #include "policy_options.h"
 
+#include <algorithm>
+
+#include "base/check.h"
 #include "checkpoint/stats_files.h"
 
 namespace tendon::cli {
@@ -12,6 +15,41 @@ void PolicyArguments::add_to(CLI::App& app) {
   app.add_option("--seed", seed, "seed of the starting noise")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--norm-stats", norm_stats, "norm_stats.json to use instead of the checkpoint's");
   app.add_option("--asset-id", asset_id, "which of the checkpoint's statistics");
+}
+
+void ChunkingArguments::add_to(CLI::App& app) {
+  app.add_option("--rtc", mode,
+                 "real-time chunking for requests with a previous chunk: off | guided | inpaint | trained (a model "
+                 "trained with the first actions at time 0)")
+      ->check(CLI::IsMember({"off", "guided", "inpaint", "trained"}))
+      ->capture_default_str();
+  app.add_option("--rtc-schedule", schedule, "guided: weights between delay and end of the overlap")
+      ->check(CLI::IsMember({"exp", "linear", "ones", "zeros"}))
+      ->capture_default_str();
+  app.add_option("--rtc-max-guidance", max_guidance, "guided: largest factor of the guidance (default: the steps)")
+      ->check(CLI::Range(0.0, 1000.0));
+  app.add_option("--rtc-max-delay", max_delay, "longest delay in rows; needed for trained: the one of the training")
+      ->check(CLI::Range(0, 10000));
+}
+
+std::optional<Chunking> ChunkingArguments::engine(int64_t steps) const {
+  if (mode == "off") return {};
+  if (mode == "trained" && !max_delay) {
+    throw_bad_use(
+        "--rtc trained needs --rtc-max-delay: the longest delay, in rows, that the model was trained with. A model "
+        "that "
+        "was not trained so wants --rtc guided.");
+  }
+  Chunking chunking{.mode = mode == "guided"    ? ChunkingMode::kGuided
+                            : mode == "inpaint" ? ChunkingMode::kInpaint
+                                                : ChunkingMode::kTrained,
+                    .max_guidance = static_cast<float>(max_guidance.value_or(static_cast<double>(steps)))};
+  return chunking;
+}
+
+ChunkingRules ChunkingArguments::rules() const {
+  const auto* const name = std::ranges::find(kGuidanceScheduleNames, schedule);
+  return {.schedule = static_cast<GuidanceSchedule>(name - std::begin(kGuidanceScheduleNames)), .max_delay = max_delay};
 }
 
 std::optional<NormStats> find_stats(const PolicyArguments& arguments, const LoadedModel& model, const Preset& preset,

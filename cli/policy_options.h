@@ -9,6 +9,8 @@
 
 #include "checkpoint/norm_stats.h"
 #include "engine/load.h"
+#include "model/forward.h"
+#include "policy/chunking.h"
 #include "policy/presets.h"
 
 namespace tendon::cli {
@@ -19,6 +21,18 @@ struct PolicyArguments {
   bool strict_prompt = false;
 
   void add_to(CLI::App& app);
+};
+
+// Real-time chunking, off unless a mode is given.
+struct ChunkingArguments {
+  std::string mode = "off", schedule = "exp";
+  std::optional<double> max_guidance;  // default: the number of steps
+  std::optional<int64_t> max_delay;
+
+  void add_to(CLI::App& app);
+  // Throws Error(kBadUse) for options that do not go together.
+  std::optional<Chunking> engine(int64_t steps) const;
+  ChunkingRules rules() const;
 };
 
 // The statistics that the options, the preset and the checkpoint lead to; none, with a warning, for synthetic weights.

@@ -36,8 +36,11 @@ double largest_difference(std::span<const double> a, std::span<const double> b) 
 
 int run_replay(Policy& policy, const ReplayOptions& options) {
   const ModelConfig& config = policy.engine().config();
-  RequestDefaults defaults{
-      .prompt = {}, .tokens = options.tokens, .horizon = config.horizon, .action_dim = config.action_dim};
+  RequestDefaults defaults{.prompt = {},
+                           .tokens = options.tokens,
+                           .horizon = config.horizon,
+                           .action_dim = config.action_dim,
+                           .chunking = policy.engine().options().chunking.has_value()};
   if (!policy.preset().default_prompt.empty()) defaults.prompt = std::string(policy.preset().default_prompt);
   const std::vector<RecordedCall> calls = read_recording(options.directory);
   int64_t run = 0, equal = 0, outside = 0, failed = 0;

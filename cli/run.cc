@@ -19,6 +19,7 @@ namespace {
 struct RunOptions {
   ModelOptions model;
   PolicyArguments policy;
+  ChunkingArguments chunking;
   ReplayOptions replay;
   std::string state, prompt, noise, out;
   std::vector<std::string> images;
@@ -73,14 +74,16 @@ int run_run(const RunOptions& options) {
   if (options.policy.tokens.empty() && options.policy.tokenizer.empty())
     throw_bad_use("Give --tokenizer FILE with a text prompt, or --tokens IDS.");
   const LogSink log = stderr_log();
-  Session session = open_session(options.model, {.preset = &preset, .serving_lengths = replays});
+  SessionOptions session_options{.preset = &preset, .serving_lengths = replays};
+  session_options.chunking = [&](int64_t steps) { return options.chunking.engine(steps); };
+  const Session session = open_session(options.model, session_options);
   const ModelConfig& config = session.model.config;
 
   std::optional<Tokenizer> tokenizer;
   if (!options.policy.tokenizer.empty()) tokenizer.emplace(options.policy.tokenizer);
   const std::optional<NormStats> stats = find_stats(options.policy, session.model, preset, log);
   Policy policy(*session.engine, preset, stats, tokenizer ? &*tokenizer : nullptr,
-                {.adapter = {}, .strict_prompt = options.policy.strict_prompt});
+                {.adapter = {}, .strict_prompt = options.policy.strict_prompt, .chunking = options.chunking.rules()});
   if (replays) {
     ReplayOptions replay = options.replay;
     replay.json = options.json;
@@ -151,6 +154,7 @@ Command add_run(CLI::App& app) {
   auto options = std::make_shared<RunOptions>();
   options->model.add_to(app);
   options->policy.add_to(app);
+  options->chunking.add_to(app);
   app.add_option("--image", options->images, "CAMERA=FILE (JPEG or PNG), e.g. base=front.jpg; once per camera");
   app.add_option("--replay", options->replay.directory,
                  "a recording of tendon serve --record: run its requests again and compare the actions");

@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "policy/state_file.h"
 #include "policy_options.h"
+#include "server/chunking_keys.h"
 #include "server/policy_model.h"
 #include "server/record.h"
 #include "server/server.h"
@@ -22,6 +23,7 @@ namespace {
 struct ServeOptions {
   ModelOptions model;
   PolicyArguments policy;
+  ChunkingArguments chunking;
   ServerOptions server;
   std::string host, api_key_file, record;
   std::optional<std::string> default_prompt;
@@ -43,7 +45,7 @@ std::string read_key(const std::string& file) {
 }
 
 // What clients get first: openpi's policy_metadata and, under one key of our own, what this server is.
-std::string metadata_of(const Preset& preset, const ModelConfig& config) {
+std::string metadata_of(const Preset& preset, const ModelConfig& config, const ChunkingOffer& offer) {
   WireWriter writer;
   writer.map(preset.reset_pose.empty() ? 1 : 2);
   if (!preset.reset_pose.empty()) {
@@ -56,11 +58,24 @@ std::string metadata_of(const Preset& preset, const ModelConfig& config) {
       }
     }
   }
-  writer.text("tendon").map(6).text("version").text(TENDON_VERSION).text("preset").text(preset.name);
+  writer.text("tendon")
+      .map(5 + offer_entries(offer))
+      .text("version")
+      .text(TENDON_VERSION)
+      .text("preset")
+      .text(preset.name);
   writer.text("horizon").integer(config.horizon).text("action_dim").integer(config.action_dim);
   writer.text("action_width").integer(preset.robot->action_width);
-  writer.text("rtc").boolean(false);
+  write_offer(writer, offer);
   return writer.take();
+}
+
+ChunkingOffer offer_of(const Engine& engine, const ChunkingArguments& arguments) {
+  if (!engine.options().chunking) return {};
+  return {.mode = arguments.mode,
+          .schedule = arguments.schedule,
+          .max_guidance = static_cast<double>(engine.options().chunking->max_guidance),
+          .max_delay = arguments.max_delay};
 }
 
 ServerInfo describe(const Session& session, const Preset& preset, const ServeOptions& options) {
@@ -102,6 +117,7 @@ int run_serve(ServeOptions options) {
   model_options.seed = options.policy.seed;
   model_options.batch_sizes = batch_sizes_up_to(options.max_batch);
   SessionOptions session_options{.preset = &preset, .serving_lengths = true};
+  session_options.chunking = [&](int64_t steps) { return options.chunking.engine(steps); };
   for (const int64_t views : possible_views(preset)) {
     for (const size_t size : model_options.batch_sizes)
       session_options.prepared.push_back({static_cast<int64_t>(size), views});
@@ -118,13 +134,14 @@ int run_serve(ServeOptions options) {
     model_options.defaults.prompt = std::string(preset.default_prompt);
   const std::optional<NormStats> stats = find_stats(options.policy, session.model, preset, log);
   Policy policy(*session.engine, preset, stats, tokenizer ? &*tokenizer : nullptr,
-                {.adapter = {}, .strict_prompt = options.policy.strict_prompt});
+                {.adapter = {}, .strict_prompt = options.policy.strict_prompt, .chunking = options.chunking.rules()});
   Metrics metrics(describe(session, preset, options));
   PolicyModel model(policy, metrics, model_options, log);
   const double start = now_s();
   model.warm_up();
   log_info(log, "warmed up in {:.2f} s", now_s() - start);
-  server.run(model, metrics, metadata_of(preset, session.model.config), true);
+  server.run(model, metrics, metadata_of(preset, session.model.config, offer_of(*session.engine, options.chunking)),
+             true);
   return kExitOk;
 }
 
@@ -134,6 +151,7 @@ Command add_serve(CLI::App& app) {
   auto options = std::make_shared<ServeOptions>();
   options->model.add_to(app);
   options->policy.add_to(app);
+  options->chunking.add_to(app);
   ServerOptions& server = options->server;
   app.add_option("--host", options->host,
                  "address to listen on (default: 127.0.0.1; with an API key 0.0.0.0, all networks)");

@@ -1,6 +1,7 @@
 // What most subcommands share: the options that choose a model and a backend, and opening both.
 #pragma once
 
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -57,6 +58,7 @@ struct SessionOptions {
   bool taps = false;
   std::vector<PreparedBatch> prepared = {};  // plans made before the first call
   bool serving_lengths = false;              // prompts padded to serving_prompt_lengths
+  std::function<std::optional<Chunking>(int64_t steps)> chunking = {};
 };
 Session open_session(const ModelOptions& options, const SessionOptions& session_options = {});
 

@@ -50,7 +50,9 @@ Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host,
   schedule_ = options.schedule ? *options.schedule : make_schedule(options.steps, options.time_rule);
   rope_positions_ = kMaxCameras * config_.vision.tokens() + config_.max_token_len + config_.horizon + 1;
   const Clock::time_point begin = Clock::now();
-  const HostTables tables = build_tables(host, config_, options_.folds, schedule_, rope_positions_, options_.rope);
+  Schedule tabulated = schedule_;
+  if (options_.chunking && options_.chunking->mode == ChunkingMode::kTrained) tabulated.times.push_back(0.0F);
+  const HostTables tables = build_tables(host, config_, options_.folds, tabulated, rope_positions_, options_.rope);
   start_times_.tables_s = seconds_since(begin);
   const Clock::time_point built = Clock::now();
   store_ = std::make_unique<WeightStore>(backend, host, config_, options_.folds, options_.precision, tables);
@@ -83,11 +85,13 @@ void Engine::prepare_all() {
           "at most.",
           prepared.batch, prepared.views, kMaxCameras);
     for (const int64_t length : lengths) {
-      buckets.push_back(
-          {.batch = prepared.batch,
-           .images = prepared.batch * prepared.views,
-           .prefix_rows = prepared.views * config_.vision.tokens() + std::min(length, config_.max_token_len),
-           .image_dtype = DType::kU8});
+      Bucket bucket{.batch = prepared.batch,
+                    .images = prepared.batch * prepared.views,
+                    .prefix_rows = prepared.views * config_.vision.tokens() + std::min(length, config_.max_token_len),
+                    .image_dtype = DType::kU8};
+      buckets.push_back(bucket);
+      bucket.chunked = true;
+      if (options_.chunking) buckets.push_back(bucket);
     }
   }
   std::ranges::sort(buckets, std::greater());
@@ -127,6 +131,7 @@ Bucket Engine::bucket_of(std::span<const Sample> samples) const {
     const int64_t used = pack ? active : std::ssize(sample.cameras);
     const int64_t tokens = pack ? prompt_rows(std::ssize(sample.tokens)) : config_.max_token_len;
     bucket.images += used;
+    bucket.chunked = bucket.chunked || !sample.previous.actions.empty();
     bucket.prefix_rows = std::max(bucket.prefix_rows, used * config_.vision.tokens() + tokens);
     for (const CameraView& camera : sample.cameras) {
       if (camera.active && camera.dtype == DType::kF32) bucket.image_dtype = DType::kF32;
@@ -163,7 +168,8 @@ Engine::Slot& Engine::make_slot(const Bucket& bucket, bool kept) {
                          .schedule = schedule_,
                          .activation = options_.precision,
                          .bucket = bucket,
-                         .taps = options_.taps};
+                         .taps = options_.taps,
+                         .chunking = bucket.chunked ? options_.chunking : std::nullopt};
   Recorder recorder;
   record_policy(recorder, spec);
   PlanOptions plan_options = options_.plan;
@@ -232,12 +238,40 @@ Status Engine::check(const Sample& sample, size_t index) const noexcept {
                          "sample %zu: noise holds a value that is not finite, first at index %ld", index,
                          static_cast<long>(at));
   }
+  if (Status status = check_previous(sample.previous, index); !status.is_ok()) return status;
   if (config_.pi05()) return Status::ok();
   if (std::ssize(sample.state) != config_.action_dim) return bad("state", std::ssize(sample.state), config_.action_dim);
   if (const int64_t at = first_non_finite(sample.state); at >= 0) {
     return Status::error(StatusCode::kBadInput,
                          "sample %zu: state holds a value that is not finite, first at index %ld", index,
                          static_cast<long>(at));
+  }
+  return Status::ok();
+}
+
+Status Engine::check_previous(const PreviousChunk& previous, size_t index) const noexcept {
+  if (previous.actions.empty()) return Status::ok();
+  if (!options_.chunking) {
+    return Status::error(StatusCode::kBadInput,
+                         "sample %zu brings a previous chunk, but this engine was made without chunking", index);
+  }
+  const int64_t values = config_.horizon * config_.action_dim;
+  const bool is_guided = options_.chunking->mode == ChunkingMode::kGuided;
+  if (std::ssize(previous.actions) != values || (is_guided && std::ssize(previous.guidance) != values)) {
+    return Status::error(StatusCode::kBadInput,
+                         "sample %zu: the previous chunk has %zu values and %zu weights, expected %ld each", index,
+                         previous.actions.size(), previous.guidance.size(), static_cast<long>(values));
+  }
+  const int64_t bad_action = first_non_finite(previous.actions);
+  const int64_t bad_weight = is_guided ? first_non_finite(previous.guidance) : -1;
+  if (bad_action >= 0 || bad_weight >= 0) {
+    return Status::error(
+        StatusCode::kBadInput, "sample %zu: the previous chunk holds a %s that is not finite, first at index %ld",
+        index, bad_action >= 0 ? "value" : "weight", static_cast<long>(bad_action >= 0 ? bad_action : bad_weight));
+  }
+  if (previous.frozen_rows < 0 || previous.frozen_rows > config_.horizon) {
+    return Status::error(StatusCode::kBadInput, "sample %zu: %ld rows are given, expected 0 to %ld", index,
+                         static_cast<long>(previous.frozen_rows), static_cast<long>(config_.horizon));
   }
   return Status::ok();
 }

@@ -30,6 +30,7 @@ struct EngineOptions {
   RopeFrequencies rope = RopeFrequencies::kExact;
   Folds folds;
   std::optional<Schedule> schedule;  // overrides steps and time_rule
+  std::optional<Chunking> chunking;  // real-time chunking for the samples that bring a previous chunk
   bool taps = false;                 // keep intermediate values readable (model/forward.h)
   PlanOptions plan;
 
@@ -37,8 +38,8 @@ struct EngineOptions {
   // that are computed and read by nobody; a prompt longer than all of them gets a plan of its own length. Empty: every
   // length has its own plan.
   std::vector<int64_t> prompt_lengths;
-  // Plans made at start, each with every prompt length (u8 pictures, all samples with as many views), and never
-  // dropped.
+  // Plans made at start, each with every prompt length (u8 pictures, all samples with as many views), with chunking
+  // a second one of each for samples with a previous chunk; never dropped.
   std::vector<PreparedBatch> prepared;
   // Refuse a call that needs another plan (kBadInput) instead of making one while the caller waits.
   bool prepared_only = false;
@@ -107,6 +108,7 @@ class Engine {
   Status check(const Sample& sample, size_t index) const noexcept;
 
  private:
+  Status check_previous(const PreviousChunk& previous, size_t index) const noexcept;
   struct Slot;  // a plan with its host staging
 
   void prepare_all();

@@ -18,11 +18,19 @@ struct CameraView {
   bool active = false;
 };
 
+// Real-time chunking: what is left of the previous chunk, in the network's units, row i for this call's row i.
+struct PreviousChunk {
+  std::span<const float> actions;   // (H, action_dim); empty: the call continues nothing
+  std::span<const float> guidance;  // (H, action_dim): weights, 0 to 1; read when the chunk is guided
+  int64_t frozen_rows = 0;          // the first rows, which are given; read by the other modes
+};
+
 struct Sample {
   std::vector<CameraView> cameras;  // one per slot, in slot order
   std::span<const int32_t> tokens;  // valid prompt tokens, without padding, at most max_token_len
   std::span<const float> state;     // (action_dim), normalised and zero-padded; not read by π0.5
   std::span<const float> noise;     // (H, action_dim), standard normal
+  PreviousChunk previous;           // only where the engine has EngineOptions::chunking
 };
 
 // The order of the camera slots in openpi.

@@ -37,6 +37,9 @@ HostInputs::HostInputs(const ForwardSpec& spec, const Plan& plan)
   bind(action_suffix_rows_, plan, "action_suffix_rows");
   bind(state_, plan, "state");
   bind(noise_, plan, "noise");
+  bind(previous_, plan, "previous");
+  bind(guidance_, plan, "guidance");
+  bind(frozen_, plan, "frozen");
 }
 
 void HostInputs::add_image(const CameraView& view) {
@@ -114,6 +117,26 @@ void HostInputs::fill_suffix(int64_t b, int64_t valid) {
   }
 }
 
+// A sample that continues nothing has no weight and no given row.
+void HostInputs::fill_previous(const PreviousChunk& previous, int64_t b) {
+  const auto put = [&](std::span<float> values, std::span<const float> given) {
+    const auto count = static_cast<size_t>(config_.horizon * config_.action_dim);
+    if (values.empty()) return;
+    const std::span<float> own = values.subspan(static_cast<size_t>(b) * count, count);
+    if (previous.actions.empty()) {
+      std::ranges::fill(own, 0.0F);
+    } else {
+      std::ranges::copy(given, own.begin());
+    }
+  };
+  put(previous_, previous.actions);
+  put(guidance_, previous.guidance);
+  if (frozen_.empty()) return;
+  const int64_t given = previous.actions.empty() ? 0 : previous.frozen_rows;
+  for (int64_t i = 0; i < config_.horizon; ++i)
+    frozen_[static_cast<size_t>(b * config_.horizon + i)] = i < given ? 1 : 0;
+}
+
 void HostInputs::fill(std::span<const Sample> samples) {
   images_filled_ = 0;
   for (size_t b = 0; b < samples.size(); ++b) {
@@ -122,6 +145,7 @@ void HostInputs::fill(std::span<const Sample> samples) {
       std::ranges::copy(samples[b].state, state_.begin() + static_cast<int64_t>(b) * config_.action_dim);
     std::ranges::copy(samples[b].noise,
                       noise_.begin() + static_cast<int64_t>(b) * config_.horizon * config_.action_dim);
+    fill_previous(samples[b].previous, static_cast<int64_t>(b));
   }
 }
 

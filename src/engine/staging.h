@@ -22,6 +22,7 @@ class HostInputs {
  private:
   void fill_prefix(const Sample& sample, int64_t b);
   void fill_suffix(int64_t b, int64_t valid);
+  void fill_previous(const PreviousChunk& previous, int64_t b);
   void add_image(const CameraView& view);
 
   ModelConfig config_;
@@ -36,7 +37,8 @@ class HostInputs {
   std::span<int32_t> prefix_sources_, prefix_positions_, prefix_cache_rows_, prefix_len_;
   std::span<int32_t> suffix_len_, suffix_positions_, suffix_cache_rows_;
   std::span<int32_t> first_positions_, first_cache_rows_, state_suffix_rows_, action_suffix_rows_;
-  std::span<float> state_, noise_;
+  std::span<float> state_, noise_, previous_, guidance_;
+  std::span<int32_t> frozen_;
 };
 
 }  // namespace tendon

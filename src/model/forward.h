@@ -2,6 +2,8 @@
 // per bucket; everything that varies from call to call is an input buffer.
 #pragma once
 
+#include <optional>
+
 #include "model/folds.h"
 #include "model/schedule.h"
 #include "model/tables.h"
@@ -16,7 +18,21 @@ struct Bucket {
   int64_t images = 3;       // active camera pictures of all samples together
   int64_t prefix_rows = 0;  // S, prefix rows of each sample; a shorter one is padded
   DType image_dtype = DType::kU8;
+  bool chunked = false;  // real-time chunking: the call continues a previous chunk
   auto operator<=>(const Bucket&) const = default;
+};
+
+// How the first rows of a chunk are made to continue the previous one (real-time chunking).
+enum class ChunkingMode {
+  kGuided,   // every step's velocity is pulled towards the previous chunk, by weights per number. Black et al.,
+             // arXiv 2506.07339, with the identity in place of the Jacobian of the clean estimate
+  kInpaint,  // the frozen rows are put on the straight path from the noise to the previous chunk before each step
+  kTrained,  // the frozen rows hold the previous chunk, at time 0; for models that were trained so (arXiv 2512.05964)
+};
+
+struct Chunking {
+  ChunkingMode mode = ChunkingMode::kGuided;
+  float max_guidance = 10.0F;  // β, the largest factor of the guidance
 };
 
 struct ForwardSpec {
@@ -27,7 +43,10 @@ struct ForwardSpec {
   const Schedule& schedule;
   DType activation = DType::kF32;  // f32 or bf16: residual streams, K/V, operands of the large products
   Bucket bucket;
-  bool taps = false;  // keep intermediate values under the names below
+  bool taps = false;                      // keep intermediate values under the names below
+  std::optional<Chunking> chunking = {};  // of a chunked bucket; trained: the tables have a row for time 0 at the end
+
+  int64_t steps() const { return static_cast<int64_t>(schedule.times.size()); }
 
   // n, rows of the suffix in a denoise step: π0's state row in the first step (in all, without state_token_once), then
   // H action rows.
@@ -47,6 +66,7 @@ struct ForwardSpec {
 //   noise (B·H, A) f32                            π0: state (B, A) f32, and where state and action rows stand in a
 //     suffix with both: state_suffix_rows (B), action_suffix_rows (B·H) i32
 //     with state_token_once, for the first step: first_positions, first_cache_rows (B·(H + 1)) i32
+//   chunking: previous (B·H, A) f32, and guidance (B·H, A) f32, weights 0 to 1, or frozen (B·H) i32, 1 for given rows
 // Output: actions (B·H, A) f32.
 // Kept: k_cache.<layer>, v_cache.<layer> (B, C, kv_width), and with taps: vision.embed,
 //   vision.layer.<i>, image_features, prefix_embeds, prefix.layer.<i>, and for step k suffix_embeds.<k>,
@@ -66,10 +86,39 @@ struct GemmaContext {
 };
 struct Modulation {
   Tensor scale, shift, gate;  // (W) f32 each; undefined for plain norms
+  // Rows that are `frozen` (rows) i32 have these instead; undefined when no row has.
+  Tensor frozen = {}, frozen_scale = {}, frozen_shift = {}, frozen_gate = {};
 };
+// adaRMS of x (B·rows, width).
+Tensor record_modulated_norm(Recorder& r, const Tensor& x, const Modulation& modulation, float eps);
 // One transformer block on x (B·rows, width); stops after the keys and values when `kv_only`.
 Tensor record_gemma_layer(Recorder& r, const ForwardSpec& spec, const GemmaLayerWeights& layer, const Tensor& x,
                           const GemmaContext& context, int64_t index, const Modulation& attention_mod,
                           const Modulation& mlp_mod, bool kv_only);
+
+// The operations of real-time chunking around the denoise steps; without spec.chunking it records nothing.
+class ChunkConstraint {
+ public:
+  // Declares the inputs. noise (B·H, A).
+  ChunkConstraint(Recorder& r, const ForwardSpec& spec, const Tensor& noise);
+
+  // The rows that are given, where the model sees them at time 0; else undefined.
+  Tensor rows_at_time_0() const { return is(ChunkingMode::kTrained) ? frozen_ : Tensor{}; }
+  // x_t with its given rows, before a step.
+  Tensor constrained(const Tensor& x, int64_t step) const;
+  // The velocity that the step takes.
+  Tensor guided(const Tensor& x, const Tensor& velocity, int64_t step) const;
+  // Whether `finish` has rows to set after the last step.
+  bool sets_rows() const { return frozen_.defined(); }
+  void finish(const Tensor& x, const Tensor& actions) const;
+
+ private:
+  bool is(ChunkingMode mode) const { return spec_.chunking && spec_.chunking->mode == mode; }
+
+  Recorder& r_;
+  const ForwardSpec& spec_;
+  Tensor previous_, guidance_, frozen_;  // inputs
+  Tensor path_;                          // noise - previous: the velocity of the straight path between them
+};
 
 }  // namespace tendon

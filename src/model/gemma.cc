@@ -10,7 +10,64 @@ NormParams norm_params(const NormWeights& weights, const Modulation& modulation,
   return {.gain = weights.gain, .scale = modulation.scale, .shift = modulation.shift, .eps = eps};
 }
 
+Tensor projected(Recorder& r, const Tensor& x, const Tensor& w) {
+  const Tensor y = r.temporary(x.dtype, {x.rows(), w.rows()});
+  r.add(Linear{.x = x, .w = w, .bias = {}, .out = y});
+  return y;
+}
+
+Tensor selected(Recorder& r, const Tensor& x, const Tensor& frozen_x, const Tensor& frozen) {
+  const Tensor out = r.temporary(x.dtype, x.shape);
+  r.add(SelectRows{.x = x, .y = frozen_x, .chosen = frozen, .out = out});
+  return out;
+}
+
+// norm_qkv_rope with two modulations, part by part.
+void record_two_time_qkv(Recorder& r, const ForwardSpec& spec, const NormQkvRope& a, const Modulation& modulation) {
+  const Tensor h = record_modulated_norm(r, a.x, modulation, spec.config.eps);
+  r.add(Rope{.x = projected(r, h, a.wq), .positions = a.positions, .table = a.table, .out = a.q});
+  const Tensor k = projected(r, h, a.wk);
+  const Tensor rotated = r.temporary(k.dtype, k.shape);
+  r.add(Rope{.x = k, .positions = a.positions, .table = a.table, .out = rotated});
+  r.add(ScatterRows{.x = rotated, .rows = a.cache_rows, .out = a.k_cache});
+  r.add(ScatterRows{.x = projected(r, h, a.wv), .rows = a.cache_rows, .out = a.v_cache});
+}
+
+// linear_residual with two gates.
+Tensor record_two_time_residual(Recorder& r, const Tensor& x, const Tensor& w, const Tensor& residual,
+                                const Modulation& modulation) {
+  const Tensor y = projected(r, x, w);
+  const auto gated = [&](const Tensor& gate) {
+    const Tensor out = r.temporary(residual.dtype, residual.shape);
+    r.add(GatedResidual{.x = residual, .y = y, .gate = gate, .out = out});
+    return out;
+  };
+  const Tensor moving = gated(modulation.gate);
+  return selected(r, moving, gated(modulation.frozen_gate), modulation.frozen);
+}
+
+// norm_gate_up_gelu with two modulations.
+Tensor record_two_time_mlp(Recorder& r, const ForwardSpec& spec, const Tensor& x, const GemmaLayerWeights& layer,
+                           const Modulation& modulation) {
+  const Tensor h = record_modulated_norm(r, x, modulation, spec.config.eps);
+  const Tensor gate = projected(r, h, layer.gate);
+  const Tensor out = r.temporary(gate.dtype, gate.shape);
+  r.add(GeluMul{.gate = gate, .up = projected(r, h, layer.up), .out = out});
+  return out;
+}
+
 }  // namespace
+
+Tensor record_modulated_norm(Recorder& r, const Tensor& x, const Modulation& modulation, float eps) {
+  const auto norm = [&](const Tensor& scale, const Tensor& shift) {
+    const Tensor out = r.temporary(x.dtype, x.shape);
+    r.add(AdaRmsNorm{.x = x, .scale = scale, .shift = shift, .out = out, .eps = eps});
+    return out;
+  };
+  const Tensor moving = norm(modulation.scale, modulation.shift);
+  if (!modulation.frozen.defined()) return moving;
+  return selected(r, moving, norm(modulation.frozen_scale, modulation.frozen_shift), modulation.frozen);
+}
 
 Tensor record_gemma_layer(Recorder& r, const ForwardSpec& spec, const GemmaLayerWeights& layer, const Tensor& x,
                           const GemmaContext& context, int64_t index, const Modulation& attention_mod,
@@ -23,23 +80,26 @@ Tensor record_gemma_layer(Recorder& r, const ForwardSpec& spec, const GemmaLayer
   const Tensor& v_cache = context.v_cache[static_cast<size_t>(index)];
   const Tensor q = kv_only ? Tensor{} : temporary(c.q_width());  // (B·rows, heads·D)
 
-  r.add(NormQkvRope{.x = x,
-                    .norm = norm_params(layer.input_norm, attention_mod, c.eps),
-                    .wq = kv_only ? Tensor{} : layer.q,
-                    .wk = layer.k,
-                    .wv = layer.v,
-                    .positions = context.positions,
-                    .cache_rows = context.cache_rows,
-                    .table = spec.tables.rope,
-                    .q = q,
-                    .k_cache = k_cache,
-                    .v_cache = v_cache});
+  const bool two_times = attention_mod.frozen.defined();
+  const NormQkvRope qkv{.x = x,
+                        .norm = norm_params(layer.input_norm, attention_mod, c.eps),
+                        .wq = kv_only ? Tensor{} : layer.q,
+                        .wk = layer.k,
+                        .wv = layer.v,
+                        .positions = context.positions,
+                        .cache_rows = context.cache_rows,
+                        .table = spec.tables.rope,
+                        .q = q,
+                        .k_cache = k_cache,
+                        .v_cache = v_cache};
+  if (two_times) {
+    record_two_time_qkv(r, spec, qkv, attention_mod);
+  } else {
+    r.add(qkv);
+  }
   if (kv_only) return {};
 
   const Tensor attended = temporary(c.q_width());  // (B·rows, heads·D)
-  const Tensor after_attention = temporary(x.cols());
-  const Tensor hidden = temporary(layer.gate.rows());  // (B·rows, mlp)
-  const Tensor out = temporary(x.cols());
   const auto samples = [&](const Tensor& t) { return t.reshaped({batch, rows / batch, t.cols()}); };
   r.add(Attention{.q = samples(q),
                   .k = k_cache,
@@ -52,6 +112,13 @@ Tensor record_gemma_layer(Recorder& r, const ForwardSpec& spec, const GemmaLayer
                   .extra_keys = context.extra_keys,
                   .leading_block = context.leading_block,
                   .scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim))});
+  if (two_times) {
+    const Tensor after = record_two_time_residual(r, attended, layer.o, x, attention_mod);
+    return record_two_time_residual(r, record_two_time_mlp(r, spec, after, layer, mlp_mod), layer.down, after, mlp_mod);
+  }
+  const Tensor after_attention = temporary(x.cols());
+  const Tensor hidden = temporary(layer.gate.rows());  // (B·rows, mlp)
+  const Tensor out = temporary(x.cols());
   r.add(LinearResidual{
       .x = attended, .w = layer.o, .bias = {}, .residual = x, .gate = attention_mod.gate, .out = after_attention});
   r.add(NormGateUpGelu{.x = after_attention,

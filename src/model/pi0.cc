@@ -1,6 +1,7 @@
 // The whole call: vision, prefix, denoise loop.
 #include <cmath>
 #include <memory>
+#include <optional>
 
 #include "model/forward.h"
 
@@ -94,7 +95,8 @@ Tensor record_state(const Call& call) {
   return token;
 }
 
-// The modulation of every expert norm at one step: from the table, or computed from the time embedding.
+// The modulation of every expert norm at one step: from the table, or computed from the time embedding. Step N stands
+// for time 0.
 class StepModulation {
  public:
   StepModulation(const Call& call, int64_t step) : call_(call), step_(step) {
@@ -129,8 +131,14 @@ class StepModulation {
   Tensor condition_;  // (1, W) f32
 };
 
+// What the step from x_t shares with those before it.
+struct StepContext {
+  int64_t step = 0;
+  Tensor frozen;  // (B·H) i32: rows at time 0; undefined when all rows have the step's time
+};
+
 // x_t → the action tokens of the suffix, in f32.
-Tensor record_action_tokens(const Call& call, const Tensor& x_t, int64_t step) {
+Tensor record_action_tokens(const Call& call, const Tensor& x_t, const StepContext& at) {
   Recorder& r = call.r;
   const Weights& w = call.spec.weights;
   const Tables& tables = call.spec.tables;
@@ -143,17 +151,20 @@ Tensor record_action_tokens(const Call& call, const Tensor& x_t, int64_t step) {
   };
   if (call.config().pi05()) return project(x_t, w.action_in.w, w.action_in.bias, Activation::kNone);
 
-  Tensor hidden;
-  if (call.spec.folds.time_tables) {
-    const Tensor bias = tables.action_in_bias.row_range(step, 1);
-    const Tensor input =
-        call.spec.folds.action_in ? x_t : project(x_t, w.action_in.w, w.action_in.bias, Activation::kNone);
-    hidden = project(input, tables.action_in, bias, Activation::kSilu);
-  } else {
-    const Tensor u = project(x_t, w.action_in.w, w.action_in.bias, Activation::kNone);
+  const bool folded = call.spec.folds.time_tables && call.spec.folds.action_in;
+  const Tensor u = folded ? x_t : project(x_t, w.action_in.w, w.action_in.bias, Activation::kNone);
+  const auto with_time = [&](int64_t step) {
+    if (call.spec.folds.time_tables)
+      return project(u, tables.action_in, tables.action_in_bias.row_range(step, 1), Activation::kSilu);
     const Tensor u_and_time = call.temporary(DType::kF32, rows, 2 * width);
     r.add(ConcatRow{.x = u, .row = tables.time_embedding.row_range(step, 1), .out = u_and_time});
-    hidden = project(u_and_time, w.time_mlp_in.w, w.time_mlp_in.bias, Activation::kSilu);
+    return project(u_and_time, w.time_mlp_in.w, w.time_mlp_in.bias, Activation::kSilu);
+  };
+  Tensor hidden = with_time(at.step);
+  if (at.frozen.defined()) {
+    const Tensor both = call.temporary(DType::kF32, rows, width);
+    r.add(SelectRows{.x = hidden, .y = with_time(call.spec.steps()), .chosen = at.frozen, .out = both});
+    hidden = both;
   }
   return project(hidden, w.time_mlp_out.w, w.time_mlp_out.bias, Activation::kNone);
 }
@@ -187,13 +198,23 @@ Tensor action_rows(const Call& call, const Tensor& x, int64_t step, const Suffix
 }
 
 // One evaluation of the expert: x_t (B·H, A) → velocity (B·H, A) f32.
-Tensor record_velocity(const Call& call, const Tensor& x_t, int64_t step, const SuffixRows& layout) {
+Tensor record_velocity(const Call& call, const Tensor& x_t, const StepContext& at, const SuffixRows& layout) {
+  const int64_t step = at.step;
   Recorder& r = call.r;
   const ForwardSpec& spec = call.spec;
   const ModelConfig& c = call.config();
   const GemmaWeights& expert = spec.weights.expert;
   const std::string at_step = "." + std::to_string(step);
-  const StepModulation modulation(call, step);
+  const StepModulation at_time(call, step);
+  std::optional<StepModulation> at_zero;
+  if (at.frozen.defined()) at_zero.emplace(call, spec.steps());
+  const auto modulation = [&](int64_t index, const NormWeights& norm) {
+    Modulation m = at_time.at(index, norm);
+    if (!at_zero || !c.pi05()) return m;
+    const Modulation zero = at_zero->at(index, norm);
+    m.frozen = at.frozen, m.frozen_scale = zero.scale, m.frozen_shift = zero.shift, m.frozen_gate = zero.gate;
+    return m;
+  };
 
   // The state's keys and values do not depend on time or actions: the first step leaves them in the cache.
   const bool first = step == 0 && spec.first_step_differs();
@@ -202,20 +223,20 @@ Tensor record_velocity(const Call& call, const Tensor& x_t, int64_t step, const 
     if (spec.taps) call.tap(first ? action_rows(call, value, step, layout) : value, name + at_step);
   };
 
-  Tensor x = record_suffix(call, record_action_tokens(call, x_t, step), step, layout);  // (B·n, W)
+  Tensor x = record_suffix(call, record_action_tokens(call, x_t, at), step, layout);  // (B·n, W)
   tap(x, "suffix_embeds");
   for (int64_t i = 0; i < c.depth; ++i) {
     const Recorder::Scope scope = r.scope(std::to_string(i));
     const GemmaLayerWeights& layer = expert.layers[static_cast<size_t>(i)];
-    x = record_gemma_layer(r, spec, layer, x, context, i, modulation.at(2 * i, layer.input_norm),
-                           modulation.at(2 * i + 1, layer.post_norm), false);
+    x = record_gemma_layer(r, spec, layer, x, context, i, modulation(2 * i, layer.input_norm),
+                           modulation(2 * i + 1, layer.post_norm), false);
     tap(x, "expert.layer." + std::to_string(i));
   }
-  Tensor out = call.temporary(spec.activation, x.rows(), c.expert.width);  // (B·n, W)
-  const Modulation final_mod = modulation.at(2 * c.depth, expert.final_norm);
+  Tensor out;  // (B·n, W)
   if (c.pi05()) {
-    r.add(AdaRmsNorm{.x = x, .scale = final_mod.scale, .shift = final_mod.shift, .out = out, .eps = c.eps});
+    out = record_modulated_norm(r, x, modulation(2 * c.depth, expert.final_norm), c.eps);
   } else {
+    out = call.temporary(spec.activation, x.rows(), c.expert.width);
     r.add(RmsNorm{.x = x, .gain = expert.final_norm.gain, .out = out, .eps = c.eps});
   }
   tap(out, "expert_out");
@@ -228,7 +249,7 @@ Tensor record_velocity(const Call& call, const Tensor& x_t, int64_t step, const 
 
 // Nobody looks inside, and what depends on the time alone is tabulated.
 bool can_be_one_operation(const ForwardSpec& spec) {
-  return !spec.taps && spec.folds.pack_valid_tokens && spec.folds.time_tables &&
+  return !spec.taps && !spec.chunking && spec.folds.pack_valid_tokens && spec.folds.time_tables &&
          (spec.config.pi05() || spec.folds.action_in);
 }
 
@@ -239,6 +260,7 @@ DenoiseLoop loop_of(const Call& call, const SuffixRows& layout, const Tensor& no
   const Weights& w = call.spec.weights;
   const Tables& tables = call.spec.tables;
   const bool pi05 = c.pi05();
+  const int64_t steps = call.spec.steps();
   const GemmaContext& context = call.spec.first_step_differs() ? call.first : call.suffix;
   DenoiseLoop loop{.noise = noise,
                    .actions = actions,
@@ -247,16 +269,16 @@ DenoiseLoop loop_of(const Call& call, const SuffixRows& layout, const Tensor& no
                    .key_len = context.key_len,
                    .rope = tables.rope,
                    .action_in = pi05 ? w.action_in.w : tables.action_in,
-                   .action_in_bias = pi05 ? w.action_in.bias : tables.action_in_bias,
+                   .action_in_bias = pi05 ? w.action_in.bias : tables.action_in_bias.row_range(0, steps),
                    .mlp_out = pi05 ? Tensor{} : w.time_mlp_out.w,
                    .mlp_out_bias = pi05 ? Tensor{} : w.time_mlp_out.bias,
-                   .modulation = tables.modulation,
+                   .modulation = pi05 ? tables.modulation.row_range(0, steps * (2 * c.depth + 1)) : Tensor{},
                    .final_gain = w.expert.final_norm.gain,
                    .action_out = w.action_out.w,
                    .action_out_bias = w.action_out.bias,
                    .layers = {},
                    .parts = std::make_shared<const std::vector<Op>>(std::move(parts)),
-                   .steps = std::ssize(call.spec.schedule.times),
+                   .steps = steps,
                    .eps = c.eps,
                    .dt = call.spec.schedule.dt,
                    .scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim))};
@@ -304,19 +326,23 @@ void record_policy(Recorder& r, const ForwardSpec& spec) {
     layout.action_rows = r.input("action_suffix_rows", DType::kI32, {spec.bucket.batch * c.horizon});
   }
   const Tensor noise = r.input("noise", DType::kF32, {spec.bucket.batch * c.horizon, c.action_dim});  // (B·H, A)
+  const ChunkConstraint chunk(r, spec, noise);
   Tensor x = noise;
   const size_t first_op = r.ops().size();
-  const auto steps = std::ssize(spec.schedule.times);
+  const int64_t steps = spec.steps();
+  Tensor actions;
   for (int64_t step = 0; step < steps; ++step) {
     const Recorder::Scope step_scope = r.scope(std::to_string(step));
-    const Tensor velocity = record_velocity(call, x, step, layout);
+    x = chunk.constrained(x, step);
+    const Tensor velocity = record_velocity(call, x, {step, chunk.rows_at_time_0()}, layout);
     const bool last = step + 1 == steps;
-    const Tensor next =
-        last ? r.output("actions", DType::kF32, x.shape) : call.temporary(DType::kF32, x.rows(), x.cols());
-    r.add(EulerStep{.x = x, .v = velocity, .out = next, .dt = spec.schedule.dt});
+    if (last) actions = r.output("actions", DType::kF32, x.shape);
+    const Tensor next = last && !chunk.sets_rows() ? actions : call.temporary(DType::kF32, x.rows(), x.cols());
+    r.add(EulerStep{.x = x, .v = chunk.guided(x, velocity, step), .out = next, .dt = spec.schedule.dt});
     if (!last) call.tap(next, "x." + std::to_string(step));
     x = next;
   }
+  if (chunk.sets_rows()) chunk.finish(x, actions);
   if (!can_be_one_operation(spec)) return;
   r.add(loop_of(call, layout, noise, x, r.take_ops(first_op)));
 }

@@ -204,4 +204,28 @@ struct EulerStep {
   }
 };
 
+// out[r] = y[r] where chosen[r] ≠ 0, else x[r].  x, y, out (M, W) of one type, chosen (M) i32.
+struct SelectRows {
+  static constexpr const char* kName = "select_rows";
+  Tensor x, y, chosen, out;
+  template <class F>
+  void tensors(F&& f) {
+    f("x", x, Access::kRead), f("y", y, Access::kRead), f("chosen", chosen, Access::kRead);
+    f("out", out, Access::kWrite);
+  }
+};
+
+// The velocity v of a flow at x, pulled so that the end of the path, x - time · v, comes nearer to the target:
+// out = v - scale · (weight · (target - (x - time · v))), every operation rounded in f32.  All (M, A) f32.
+struct Guidance {
+  static constexpr const char* kName = "guidance";
+  Tensor x, v, target, weight, out;
+  float time = 0.0F, scale = 0.0F;
+  template <class F>
+  void tensors(F&& f) {
+    f("x", x, Access::kRead), f("v", v, Access::kRead), f("target", target, Access::kRead);
+    f("weight", weight, Access::kRead), f("out", out, Access::kWrite);
+  }
+};
+
 }  // namespace tendon

@@ -122,6 +122,18 @@ void check(const EulerStep& a, const Rules& r) {
   r.same_matrix(a.x, a.out, "x and out of one shape");
   r.same_matrix(a.v, a.out, "v and out of one shape");
 }
+void check(const SelectRows& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.same_matrix(a.y, a.out, "y and out of one shape");
+  r.require(a.x.dtype == a.out.dtype && a.y.dtype == a.out.dtype, "rows of one type");
+  r.index(a.chosen, a.out.rows(), "one i32 number per row");
+}
+void check(const Guidance& a, const Rules& r) {
+  for (const Tensor* t : {&a.x, &a.v, &a.target, &a.weight}) {
+    r.same_matrix(*t, a.out, "tensors of one shape");
+    r.require(t->dtype == DType::kF32 && a.out.dtype == DType::kF32, "f32 tensors");
+  }
+}
 void check(const PatchEmbed& a, const Rules& r) {
   r.require(a.images.shape.rank() == 4 && a.images.cols() == 3 && a.w.cols() == 3 * a.patch * a.patch &&
                 a.positions.rows() * a.patch * a.patch == pixels(a.images) && a.positions.cols() == a.out.cols() &&

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 
 #include "base/check.h"
 
@@ -115,6 +116,21 @@ std::vector<double> robot_actions_out(const Preset& preset, std::span<const doub
       aloha_action_out(std::span(result).subspan(begin, kAlohaWidth));
     }
   }
+  return result;
+}
+
+std::vector<double> robot_actions_in(const Preset& preset, std::span<const double> actions,
+                                     std::span<const double> model_state, const AdapterOptions& options) {
+  const Robot& robot = *preset.robot;
+  std::vector<double> result(actions.begin(), actions.end());
+  if (robot.aloha_units && options.adapt_to_pi) {
+    for (size_t begin = 0; begin < result.size(); begin += kAlohaWidth) {
+      aloha_action_in(std::span(result).subspan(begin, kAlohaWidth));
+    }
+  }
+  std::vector<double> removed(model_state.begin(), model_state.end());
+  std::ranges::transform(removed, removed.begin(), std::negate());
+  add_state(result, robot.action_width, removed, delta_mask(preset));
   return result;
 }
 

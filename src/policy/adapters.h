@@ -45,4 +45,9 @@ std::vector<double> robot_state_in(const Preset& preset, std::span<const double>
 std::vector<double> robot_actions_out(const Preset& preset, std::span<const double> actions, int width,
                                       std::span<const double> model_state, const AdapterOptions& options = {});
 
+// The way back: a reply's rows (rows, robot action_width) to unnormalised model output of the same shape, relative to
+// `model_state`, the state of now. robot_actions_out with that state gives the rows again.
+std::vector<double> robot_actions_in(const Preset& preset, std::span<const double> actions,
+                                     std::span<const double> model_state, const AdapterOptions& options = {});
+
 }  // namespace tendon

@@ -72,7 +72,37 @@ Sample PreparedObservation::sample(std::span<const float> noise) const {
   sample.tokens = tokens;
   sample.state = state;
   sample.noise = noise;
+  if (overlap) sample.previous = {previous, guidance, overlap->delay};
   return sample;
+}
+
+// From the robot's units to the network's: relative to the state of now, whatever it was when the chunk was made.
+void Policy::add_previous(const PreviousActions& previous, PreparedObservation& prepared) const {
+  const ModelConfig& config = engine_.config();
+  if (!engine_.options().chunking)
+    throw_bad_input("a previous chunk was given, but this policy was opened without real-time chunking.");
+  const int64_t width = preset_.robot->action_width;
+  prepared.overlap = check_previous(previous, width, config.horizon, options_.chunking);
+  const std::vector<double> rows = aligned_rows(previous, width, config.horizon);
+  const std::vector<double> raw =
+      stats_ ? robot_actions_in(preset_, rows, prepared.model_state, options_.adapter) : rows;
+  std::vector<double> padded(static_cast<size_t>(config.horizon * config.action_dim), 0.0);
+  for (int64_t i = 0; i < config.horizon; ++i)
+    std::copy_n(raw.begin() + i * width, width, padded.begin() + i * config.action_dim);
+  if (stats_) padded = normalize_actions(*stats_, padded, config.action_dim);
+
+  // What the robot does not have, the model was trained to give as 0; nothing pulls it there.
+  prepared.previous.assign(padded.size(), 0.0F);
+  prepared.guidance.assign(padded.size(), 0.0F);
+  const std::vector<double> weights =
+      guidance_weights(options_.chunking.schedule, prepared.overlap->delay, prepared.overlap->overlap, config.horizon);
+  for (int64_t i = 0; i < config.horizon; ++i) {
+    for (int64_t k = 0; k < width; ++k) {
+      const auto at = static_cast<size_t>(i * config.action_dim + k);
+      prepared.previous[at] = static_cast<float>(padded[at]);
+      prepared.guidance[at] = static_cast<float>(weights[static_cast<size_t>(i)]);
+    }
+  }
 }
 
 PreparedObservation Policy::prepare(Observation observation) const {
@@ -89,6 +119,8 @@ PreparedObservation Policy::prepare(Observation observation) const {
   prepared.truncated_from = tokens.truncated_from;
   prepared.state.assign(static_cast<size_t>(config.action_dim), 0.0F);
   std::ranges::transform(normalized, prepared.state.begin(), [](double value) { return static_cast<float>(value); });
+
+  if (observation.previous) add_previous(*observation.previous, prepared);
 
   const auto side = static_cast<int>(config.vision.image_size);
   for (size_t i = 0; i < kCameraSlots; ++i) {
@@ -132,6 +164,7 @@ std::vector<ActionChunk> Policy::infer(std::span<const PreparedObservation* cons
     chunk.horizon = config.horizon;
     chunk.width = preset_.robot->action_width;
     chunk.truncated_from = batch[i]->truncated_from;
+    chunk.overlap = batch[i]->overlap;
     chunk.preprocess_us = batch[i]->preprocess_us;
     chunk.model_us = model_us;
     chunk.postprocess_us = now_us() - finished;

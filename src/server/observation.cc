@@ -8,13 +8,11 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "server/chunking_keys.h"
 
 namespace tendon {
 namespace {
 
-// Keys by which forks of openpi ask for real-time chunking.
-constexpr std::string_view kChunkingKeys[] = {"prev_actions", "prev_actions_start", "prev_actions_d", "inference_delay",
-                                              "rtc",          "rtc_guidance_chunk"};
 constexpr size_t kMaxKeysShown = 24;
 
 std::string keys_of(const WireMap& map) {
@@ -231,12 +229,8 @@ Image read_picture(const WireValue& value, std::string_view key, ImageLayout lay
 RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults) {
   const auto* map = message.get_if<WireMap>();
   if (map == nullptr) throw_bad_input("the message must be a map (an observation), but it is {}.", message.describe());
-  for (const std::string_view key : kChunkingKeys) {
-    if (find_key(*map, key) != nullptr) {
-      throw_bad_input("the observation has the key '{}', but real-time chunking is not offered by this server.", key);
-    }
-  }
   RobotRequest request;
+  request.observation.previous = read_previous(*map, *preset.robot, defaults.chunking);
   read_cameras(*map, preset, request.observation);
   request.observation.state = read_state(*map, preset);
   if (!defaults.tokens.empty()) {

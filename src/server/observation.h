@@ -18,6 +18,7 @@ struct RequestDefaults {
   std::optional<std::string> prompt;  // of the command line, else of the preset; when the message has none
   std::vector<int32_t> tokens;        // used in place of every prompt when not empty
   int64_t horizon = 0, action_dim = 0;
+  bool chunking = false;  // real-time chunking is offered
 };
 
 struct RobotRequest {

@@ -47,12 +47,21 @@ PolicyModel::PolicyModel(Policy& policy, Metrics& metrics, const PolicyModelOpti
   const ModelConfig& config = policy.engine().config();
   options_.defaults.horizon = config.horizon;
   options_.defaults.action_dim = config.action_dim;
+  options_.defaults.chunking = policy.engine().options().chunking.has_value();
 }
 
 void PolicyModel::warm_up() {
   const Preset& preset = policy_.preset();
   const auto side = static_cast<int>(policy_.engine().config().vision.image_size);
   const auto pixels = static_cast<size_t>(side) * static_cast<size_t>(side) * 3;
+  const auto run = [&](const PreparedObservation& prepared) {
+    for (const size_t size : options_.batch_sizes) {
+      const std::vector<const PreparedObservation*> batch(size, &prepared);
+      const std::vector<float> noise(size *
+                                     static_cast<size_t>(options_.defaults.horizon * options_.defaults.action_dim));
+      policy_.infer(batch, noise);
+    }
+  };
   for (const int64_t views : possible_views(preset)) {
     Observation observation;
     int64_t given = 0;
@@ -65,13 +74,12 @@ void PolicyModel::warm_up() {
     }
     observation.state.assign(static_cast<size_t>(preset.robot->state_width), 0.0);
     observation.tokens = options_.defaults.tokens.empty() ? std::vector<int32_t>{kBosToken} : options_.defaults.tokens;
-    PreparedObservation prepared = policy_.prepare(std::move(observation));
-    for (const size_t size : options_.batch_sizes) {
-      const std::vector<const PreparedObservation*> batch(size, &prepared);
-      const std::vector<float> noise(size *
-                                     static_cast<size_t>(options_.defaults.horizon * options_.defaults.action_dim));
-      policy_.infer(batch, noise);
-    }
+    run(policy_.prepare(observation));
+    if (!options_.defaults.chunking) continue;
+    observation.previous.emplace();
+    observation.previous->rows = 1;
+    observation.previous->actions.assign(static_cast<size_t>(preset.robot->action_width), 0.0);
+    run(policy_.prepare(std::move(observation)));
   }
 }
 
@@ -81,7 +89,7 @@ std::unique_ptr<Job> PolicyModel::prepare(std::span<const std::byte> message) {
   auto job = std::make_unique<PolicyJob>();
   job->observation = policy_.prepare(std::move(request.observation));
   if (request.noise) job->noise = std::move(*request.noise);
-  job->group = job->observation.views();
+  job->group = 2 * job->observation.views() + (job->observation.overlap ? 1 : 0);
   job->prepare_us = now_us() - start;
   if (job->observation.truncated_from > 0) report_cut(job->observation.truncated_from);
   return job;

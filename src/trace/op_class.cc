@@ -70,6 +70,7 @@ OpClass classify(std::string_view kernel) {
 OpClass classify_operation(std::string_view op) {
   if (has_any(op, {"linear", "qkv", "gate_up", "patch_embed"})) return OpClass::kGemm;
   if (op == "residual_add" || op == "gated_residual" || op == "euler_step" || op == "add_rows") return OpClass::kOther;
+  if (op == "select_rows") return OpClass::kCopy;
   return classify(op);
 }
 

@@ -95,6 +95,37 @@ TEST(Card, NeitherAllocatesNorCapturesAfterItsPlanIsMade) {
   EXPECT_EQ(end.graph_launches, start.graph_launches + 4);
 }
 
+// Real-time chunking: one graph for all delays and previous chunks, with the numbers of the CPU.
+TEST(Card, ContinuesChunksInOneGraph) {
+  for (const char* directory : {"tiny_pi0", "tiny_pi05"}) {
+    for (const ChunkingMode mode : {ChunkingMode::kGuided, ChunkingMode::kInpaint, ChunkingMode::kTrained}) {
+      gpu::Runtime* card = nullptr;
+      const auto backend = sim::make_sim_backend({}, {}, &card);
+      const auto cpu = make_backend("cpu");
+      const LoadedModel model = load_tiny(data_dir() / directory, 4);
+      EngineOptions options;
+      options.precision = DType::kF32;
+      options.steps = kSteps;
+      options.chunking = Chunking{.mode = mode, .max_guidance = 2.0F};
+      Engine engine(*backend, model.config, model.weights, options);
+      Engine expected(*cpu, model.config, model.weights, options);
+      const Request request(model.config, 1);
+      const auto values = static_cast<size_t>(4 * model.config.action_dim);
+      for (const int64_t frozen : {1, 3}) {
+        const std::vector<float> previous = synthetic_noise(4, model.config.action_dim, frozen);
+        std::vector<float> weights(values, 0.0F);
+        std::fill_n(weights.begin(), frozen * model.config.action_dim, 1.0F);
+        Sample sample = request.sample();
+        sample.previous = {previous, weights, frozen};
+        const std::vector<float> actions = infer(engine, std::span(&sample, 1));
+        EXPECT_LE(max_abs_difference(actions, infer(expected, std::span(&sample, 1))), 3e-5) << directory;
+      }
+      EXPECT_EQ(card->counters().captures, 1U);
+      EXPECT_EQ(card->counters().graph_launches, 2U);
+    }
+  }
+}
+
 TEST(Card, FallsBackToSingleLaunchesWhenCaptureFails) {
   const std::vector<float> expected = CardEngine("tiny_pi0", DType::kF32, {}).run(1);
   for (const CaptureFault fault :

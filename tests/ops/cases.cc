@@ -212,6 +212,24 @@ void add_elementwise(List& list) {
     const Tensor x = m.data(kF32, {12, 8});
     list.add(m.make("in_place", EulerStep{.x = x, .v = m.data(kF32, {12, 8}), .out = x, .dt = -0.2F}));
   }
+  for (const int64_t rows : {1, 10, 50}) {
+    for (const int64_t margin : {0, 3}) {
+      Maker m(margin);
+      const Shape shape = {rows, 32};
+      list.add(m.make(fmt::format("h{}{}", rows, margin > 0 ? "_view" : ""),
+                      Guidance{.x = m.data(kF32, shape),
+                               .v = m.data(kF32, shape),
+                               .target = m.data(kF32, shape),
+                               .weight = m.data(kF32, shape,
+                                                [](Random& random, int64_t i) {
+                                                  return i % 4 == 0 ? 0.0
+                                                                    : 0.25 * static_cast<double>(random.integer(0, 5));
+                                                }),
+                               .out = m.out(kF32, shape),
+                               .time = 0.7F,
+                               .scale = 2.762F}));
+    }
+  }
 }
 
 void add_rows(List& list) {
@@ -259,6 +277,15 @@ void add_rows(List& list) {
     list.add(gv.make(fmt::format("view.{}", type_word(dtype)), GatherRows{.x = gv.data(dtype, {9, 40}),
                                                                           .rows = gv.plain(kI32, {12}, integers(0, 9)),
                                                                           .out = gv.out(dtype, {12, 40})}));
+
+    for (const int64_t margin : {0, 5}) {
+      Maker c(margin);
+      list.add(c.make(fmt::format("{}.{}", margin > 0 ? "view" : "rows", type_word(dtype)),
+                      SelectRows{.x = c.data(dtype, {5, 77}),
+                                 .y = c.data(dtype, {5, 77}),
+                                 .chosen = c.plain(kI32, {5}, listed({1, 0, -3, 0, 1})),
+                                 .out = c.out(dtype, {5, 77})}));
+    }
 
     for (const bool real : {true, false}) {
       Maker p(real ? 0 : 5);

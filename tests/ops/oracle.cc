@@ -483,6 +483,31 @@ void compute(const EulerStep& a, Buffers& buffers) {
   }
 }
 
+void compute(const SelectRows& a, Buffers& buffers) {
+  const Matrix x(buffers, a.x), y(buffers, a.y), chosen(buffers, a.chosen);
+  Matrix out(buffers, a.out);
+  for (int64_t row = 0; row < out.rows(); ++row) {
+    const Matrix& source = chosen.integer(row) != 0 ? y : x;
+    for (int64_t col = 0; col < out.cols(); ++col)
+      out.store(row, col, source.at(row, col).value, source.at(row, col).bound);
+  }
+}
+
+void compute(const Guidance& a, Buffers& buffers) {
+  const Matrix x(buffers, a.x), v(buffers, a.v), target(buffers, a.target), weight(buffers, a.weight);
+  Matrix out(buffers, a.out);
+  for (int64_t row = 0; row < out.rows(); ++row) {
+    for (int64_t col = 0; col < out.cols(); ++col) {
+      const double velocity = v.value(row, col);
+      const double moved = static_cast<double>(a.time) * velocity;
+      const double gain = static_cast<double>(a.scale) * weight.value(row, col);
+      const double pull = gain * (target.value(row, col) - (x.value(row, col) - moved));
+      const double terms = std::fabs(target.value(row, col)) + std::fabs(x.value(row, col)) + std::fabs(moved);
+      out.store(row, col, velocity - pull, kF32Unit * (6 * std::fabs(gain) * terms + 2 * std::fabs(velocity)));
+    }
+  }
+}
+
 template <class Args>
 concept Basic = requires(const Args& args, Buffers& buffers) {
   compute(args, buffers);

@@ -10,6 +10,7 @@
 #include "raw_client.h"
 #include "server/example_request.h"
 #include "wire/client.h"
+#include "wire/message.h"
 
 namespace tendon::test {
 namespace {
@@ -120,6 +121,26 @@ TEST(ServeCommand, RecordsAndReplays) {
   Process other(plus(replay, {"--steps", "3"}));  // another schedule gives other actions
   EXPECT_EQ(other.wait(), 1) << other.err();
   refused(plus(kServe, {"--record", directory}), 3, "holds a recording already");
+}
+
+// Field case 25: the metadata says whether chunking is offered, and how.
+TEST(ServeCommand, OffersRealTimeChunking) {
+  for (const char* const mode : {"off", "guided", "trained"}) {
+    Args args = plus(kServe, {"--rtc", mode, "--rtc-max-delay", "4", "--steps", "4"});
+    Process server(args);
+    WireClient client("ws://127.0.0.1:" + std::to_string(server.port()));
+    const std::string bytes = client.read().bytes;
+    const WireValue metadata = decode_message(std::as_bytes(std::span(bytes)));
+    const WireMap& tendon = *find_key(*metadata.get_if<WireMap>(), "tendon")->get_if<WireMap>();
+    const bool is_on = std::string(mode) != "off";
+    EXPECT_EQ(to_numbers(*find_key(tendon, "rtc"), "rtc").front(), is_on ? 1 : 0);
+    ASSERT_EQ(find_key(tendon, "rtc_mode") != nullptr, is_on);
+    EXPECT_EQ(find_key(tendon, "rtc_max_guidance") != nullptr, std::string(mode) == "guided");
+    if (is_on) EXPECT_EQ(to_text(*find_key(tendon, "rtc_mode"), "rtc_mode"), mode);
+    EXPECT_EQ(server.stop(SIGTERM), 0);
+  }
+  refused(plus(kServe, {"--rtc", "trained"}), 2, "--rtc-max-delay");
+  refused(plus(kServe, {"--rtc", "on"}), 2, "--rtc");
 }
 
 TEST(ServeCommand, InterruptClosesClients) {

@@ -42,12 +42,13 @@ std::vector<double> actions_of(const Frame& frame) {
 class Served {
  public:
   Served(const std::string& model, const std::string& preset, size_t max_batch = 1, DType precision = DType::kBf16,
-         uint64_t seed = 0)
+         uint64_t seed = 0, std::optional<Chunking> chunking = {})
       : preset_(find_preset(preset)) {
     loaded_ = load_tiny(data_dir() / model, 4);
     EngineOptions options;
     options.precision = precision;
     options.steps = 2;
+    options.chunking = chunking;
     options.prompt_lengths = serving_prompt_lengths(loaded_.config.max_token_len);
     for (const int64_t views : possible_views(preset_)) {
       for (const size_t size : batch_sizes_up_to(max_batch))
@@ -259,6 +260,54 @@ TEST(ServedPolicy, AFailureStaysWithItsRequest) {
   client.write(good);
   EXPECT_EQ(actions_of(client.read()), expected);
   other.join();
+}
+
+// Field case 25 and pitfall 24: clients with and without previous chunks, side by side.
+TEST(ServedPolicy, ContinuesChunks) {
+  Served plain("tiny_pi0", "pi0_aloha");
+  const std::string stock = plain.request(1, plain.noise(1));
+  const std::vector<double> expected = plain.expected(stock, plain.noise(1));
+  Served served("tiny_pi0", "pi0_aloha", 2, DType::kBf16, 0, Chunking{.mode = ChunkingMode::kInpaint});
+  served.start();
+  WireClient client = served.connect();
+  client.write(stock);
+  const std::string stock_reply = client.read().bytes;
+  EXPECT_THAT(stock_reply, testing::Not(HasSubstr("rtc")));
+  const std::vector<double> first = actions_of({.is_text = false, .bytes = stock_reply});
+  EXPECT_EQ(first, expected);
+
+  // The last reply as it is, one row executed since, one more until the answer.
+  const auto continued = [&](int64_t start, int64_t delay) {
+    std::string message = served.request(2, served.noise(2));
+    WireWriter extra;
+    const std::array<int64_t, 2> shape{4, 14};
+    extra.text("prev_actions").array(shape, first);
+    extra.text("prev_actions_start").integer(start).text("prev_actions_d").integer(delay);
+    message[0] = static_cast<char>(message[0] + 3);  // a map of up to 15 entries
+    return message + extra.take();
+  };
+  client.write(continued(1, 2));
+  const Frame frame = client.read();
+  const std::vector<double> second = actions_of(frame);
+  ASSERT_EQ(second.size(), 4U * 14);
+  for (size_t i = 0; i < 2 * 14; ++i) EXPECT_NEAR(second[i], first[14 + i], 1e-4) << i;
+  const WireValue reply = decode_message(std::as_bytes(std::span(frame.bytes)));
+  const auto number = [&](const char* key) {
+    const WireValue* const value = find_key(*reply.get_if<WireMap>(), key);
+    return value == nullptr ? -1.0 : to_numbers(*value, key).front();
+  };
+  EXPECT_EQ(number("rtc_d_eff"), 2);
+  EXPECT_EQ(number("rtc_start"), 1);
+  EXPECT_EQ(number("rtc_overlap"), 3);
+  EXPECT_EQ(number("rtc_prefix_attention_horizon"), 3);
+  EXPECT_EQ(number("rtc_active"), 1);
+  client.write(stock);
+  EXPECT_EQ(actions_of(client.read()), expected);
+
+  client.write(continued(2, 3));
+  const Frame error = client.read();
+  EXPECT_TRUE(error.is_text);
+  EXPECT_THAT(error.bytes, HasSubstr("delay of 3 rows"));
 }
 
 // Field cases 10 and 20: with and without the wrists, both prepared.

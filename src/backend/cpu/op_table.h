@@ -17,6 +17,7 @@ CpuOp cpu_gated_residual();
 CpuOp cpu_gather_prefix();
 CpuOp cpu_gather_rows();
 CpuOp cpu_gelu_mul();
+CpuOp cpu_guidance();
 CpuOp cpu_layer_norm();
 CpuOp cpu_linear();
 CpuOp cpu_patchify();
@@ -24,6 +25,7 @@ CpuOp cpu_residual_add();
 CpuOp cpu_rms_norm();
 CpuOp cpu_rope();
 CpuOp cpu_scatter_rows();
+CpuOp cpu_select_rows();
 
 std::span<const CpuOp> cpu_op_table();
 

@@ -24,6 +24,8 @@ void launch_gather_prefix(const GatherPrefix& a, Stream stream);
 void launch_concat_row(const ConcatRow& a, Stream stream);
 void launch_cast(const Cast& a, Stream stream);
 void launch_euler_step(const EulerStep& a, Stream stream);
+void launch_select_rows(const SelectRows& a, Stream stream);
+void launch_guidance(const Guidance& a, Stream stream);
 
 // out = act(sums + bias), f32 sums (M, N): what follows a library product whose epilogue cannot do it.
 void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation activation, const Tensor& out,

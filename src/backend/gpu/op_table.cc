@@ -261,6 +261,8 @@ const GpuOp kTable[] = {
     simple<ConcatRow, launch_concat_row>("gpu.concat_row"),
     simple<Cast, launch_cast>("gpu.cast"),
     simple<EulerStep, launch_euler_step>("gpu.euler_step"),
+    simple<SelectRows, launch_select_rows>("gpu.select_rows"),
+    simple<Guidance, launch_guidance>("gpu.guidance"),
     norm_then_product<LayerNormQkv, layer_norm_qkv_product>("gpu.layer_norm + gemm", can_layer_norm_qkv),
     norm_then_product<LayerNormLinear, layer_norm_linear_product>("gpu.layer_norm + gemm", can_layer_norm_linear),
     {LinearResidual::kName, "gemm", can_linear_residual, product_workspace<linear_residual_product>,

@@ -62,6 +62,8 @@ class Samples {
     add(ConcatRow{.x = x, .row = make("row", {1, 2}), .out = wide});
     add(Cast{.x = x, .out = make("rounded", {6, 8}, DType::kBf16)});
     add(EulerStep{.x = x, .v = y, .out = out, .dt = -0.1F});
+    add(SelectRows{.x = x, .y = y, .chosen = index6, .out = out});
+    add(Guidance{.x = x, .v = y, .target = x, .weight = y, .out = out, .time = 0.5F, .scale = 2.0F});
     add(PatchEmbed{.images = images,
                    .w = make("kernel", {8, 588}),
                    .bias = bias,

@@ -363,7 +363,48 @@ TEST(ReadRequest, Noise) {
   EXPECT_THAT(message, HasSubstr("index 4"));
 }
 
-// Field case 25, as long as chunking is not offered; other unknown keys are ignored.
+// Field case 25: the keys of real-time chunking, where it is offered.
+TEST(ReadRequest, PreviousChunk) {
+  RequestDefaults offered = defaults();
+  offered.chunking = true;
+  const auto with = [](const std::vector<std::pair<std::string, int>>& numbers, std::vector<int64_t> shape = {2, 7}) {
+    Builder message = libero();
+    Array<double> rows{"<f8", shape, {}};
+    for (int64_t i = 0; i < shape[0] * shape[1]; ++i) rows.values.push_back(static_cast<double>(i));
+    if (shape[0] > 0) message.array("prev_actions", rows);
+    for (const auto& [key, number] : numbers) message.add(key, [number](WireWriter& w) { w.integer(number); });
+    return message;
+  };
+  const auto read = [&](const Builder& message) { return message.read("pi05_libero", offered).observation.previous; };
+  const auto refused = [&](const Builder& message) { return message.refused("pi05_libero", offered); };
+  const std::optional<PreviousActions> whole = read(with({{"prev_actions_start", 1}, {"prev_actions_d", 0}}));
+  ASSERT_TRUE(whole);
+  EXPECT_EQ(whole->rows, 2);
+  EXPECT_EQ(whole->start, 1);
+  EXPECT_EQ(whole->delay, 0);
+  EXPECT_EQ(whole->actions.size(), 14U);
+  const std::optional<PreviousActions> tail = read(with({{"inference_delay", 2}}));
+  ASSERT_TRUE(tail);
+  EXPECT_EQ(tail->start, 0);
+  EXPECT_EQ(tail->delay, 2);
+  EXPECT_FALSE(read(libero()));
+
+  EXPECT_THAT(refused(with({})), HasSubstr("prev_actions_start"));
+  EXPECT_THAT(refused(with({{"prev_actions_d", 1}})), HasSubstr("has the keys prev_actions, prev_actions_d"));
+  EXPECT_THAT(refused(with({{"prev_actions_start", 1}, {"prev_actions_d", 0}, {"inference_delay", 1}})),
+              HasSubstr("inference_delay"));
+  EXPECT_THAT(refused(with({{"inference_delay", 1}}, {0, 7})), HasSubstr("has the keys inference_delay"));
+  EXPECT_THAT(refused(with({{"rtc", 1}}, {0, 7})), HasSubstr("prev_actions"));
+  EXPECT_THAT(refused(with({{"inference_delay", 1}}, {2, 6})), HasSubstr("(2, 6); expected (rows, 7)"));
+  Builder fraction = with({{"prev_actions_start", 0}});
+  fraction.add("prev_actions_d", [](WireWriter& w) { w.number(1.5); });
+  EXPECT_THAT(refused(fraction), HasSubstr("'prev_actions_d' must be a whole number"));
+  Builder text = with({{"prev_actions_start", 0}});
+  text.text("prev_actions_d", "two");
+  EXPECT_THAT(refused(text), HasSubstr("prev_actions_d"));
+}
+
+// Field case 25, where chunking is not offered; other unknown keys are ignored.
 TEST(ReadRequest, UnknownKeys) {
   EXPECT_NO_THROW(libero().text("session", "x").array("observation/extra", numbers(3)).read("pi05_libero"));
   EXPECT_THAT(libero().array("prev_actions", numbers(3)).refused("pi05_libero"), HasSubstr("prev_actions"));

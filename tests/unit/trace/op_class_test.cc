@@ -48,6 +48,8 @@ TEST(OpClass, OfOperationsOfOurOwnFollowsWhatTakesTheirTime) {
                                                    {"scatter_rows", OpClass::kCopy},
                                                    {"cast", OpClass::kCopy},
                                                    {"euler_step", OpClass::kOther},
+                                                   {"guidance", OpClass::kOther},
+                                                   {"select_rows", OpClass::kCopy},
                                                    {"gated_residual", OpClass::kOther}};
   for (const auto& [name, expected] : cases) {
     EXPECT_EQ(op_class_name(classify_operation(name)), op_class_name(expected)) << name;
