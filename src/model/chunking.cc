@@ -35,8 +35,7 @@ Tensor ChunkConstraint::constrained(const Tensor& x, int64_t step) const {
   Tensor given = previous_;
   if (is(ChunkingMode::kInpaint)) {
     given = r_.temporary(DType::kF32, x.shape);
-    r_.add(EulerStep{
-        .x = previous_, .v = path_, .out = given, .dt = spec_.schedule.times[static_cast<size_t>(step)]});
+    r_.add(EulerStep{.x = previous_, .v = path_, .out = given, .dt = spec_.schedule.times[static_cast<size_t>(step)]});
   }
   const Tensor both = r_.temporary(DType::kF32, x.shape);
   r_.add(SelectRows{.x = x, .y = given, .chosen = frozen_, .out = both});

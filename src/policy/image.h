@@ -17,6 +17,14 @@ struct Image {
   std::vector<uint8_t> rgb;
 };
 
+// Pixels that belong to someone else: (height, width, 3), or `planar`, (3, height, width).
+struct ImageView {
+  int height = 0;
+  int width = 0;
+  const uint8_t* bytes = nullptr;
+  bool planar = false;
+};
+
 // Larger pictures are refused before any pixel memory is allocated.
 inline constexpr int kMaxImageSide = 16384;           // pixels
 inline constexpr int64_t kMaxImagePixels = 64000000;  // height * width

@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstring>
 
 #include "base/check.h"
 #include "base/parallel.h"
+#include "base/simd.h"
 
 namespace tendon {
 namespace {
@@ -49,52 +51,142 @@ Taps make_taps(int source, int output) {
   return taps;
 }
 
-uint8_t to_byte(int32_t sum) { return static_cast<uint8_t>(std::clamp(sum >> kFractionBits, 0, 255)); }
+// Along rows, 16 rows at a time: their bytes are turned into columns of 16, so that one multiplication serves 16 rows.
+constexpr int kBlock = 16;
+using Column = uint8_t __attribute__((vector_size(kBlock)));
+using Sums = int32_t __attribute__((vector_size(4 * kBlock)));
+#define TENDON_INLINE __attribute__((always_inline)) inline
 
-// (height, width, 3) -> (height, output_width, 3)
-Image resize_rows(const Image& image, int output_width) {
+TENDON_INLINE Column even_half(Column a, Column b) {
+  return __builtin_shufflevector(a, b, 0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+}
+TENDON_INLINE Column odd_half(Column a, Column b) {
+  return __builtin_shufflevector(a, b, 8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+}
+
+// 16 x 16 bytes: four perfect shuffles.
+TENDON_INLINE void transpose(Column* block) {
+  for (int round = 0; round < 4; ++round) {
+    Column next[kBlock];
+    for (int i = 0; i < kBlock / 2; ++i) {
+      next[2 * i] = even_half(block[i], block[i + kBlock / 2]);
+      next[2 * i + 1] = odd_half(block[i], block[i + kBlock / 2]);
+    }
+    for (int i = 0; i < kBlock; ++i) block[i] = next[i];
+  }
+}
+
+TENDON_INLINE int step_to(int at, int count) { return at + kBlock <= count ? at : count - kBlock; }
+
+// columns[i] = byte i of every row; `count` bytes a row.
+TENDON_INLINE void rows_to_columns(const uint8_t* const* rows, int count, Column* columns) {
+  if (count < kBlock) {
+    for (int i = 0; i < count; ++i) {
+      for (int r = 0; r < kBlock; ++r) columns[i][r] = rows[r][i];
+    }
+    return;
+  }
+  for (int at = 0; at < count; at += kBlock) {
+    const int begin = step_to(at, count);  // the last block may repeat bytes of the one before
+    Column block[kBlock];
+    for (int r = 0; r < kBlock; ++r) std::memcpy(&block[r], rows[r] + begin, kBlock);
+    transpose(block);
+    for (int i = 0; i < kBlock; ++i) columns[begin + i] = block[i];
+  }
+}
+
+// The way back, for the first `used` rows.
+TENDON_INLINE void columns_to_rows(const Column* columns, int count, uint8_t* const* rows, int used) {
+  if (count < kBlock) {
+    for (int i = 0; i < count; ++i) {
+      for (int r = 0; r < used; ++r) rows[r][i] = columns[i][r];
+    }
+    return;
+  }
+  for (int at = 0; at < count; at += kBlock) {
+    const int begin = step_to(at, count);
+    Column block[kBlock];
+    for (int i = 0; i < kBlock; ++i) block[i] = columns[begin + i];
+    transpose(block);
+    for (int r = 0; r < used; ++r) std::memcpy(rows[r] + begin, &block[r], kBlock);
+  }
+}
+
+// Columns of one block of rows: pixel x of channel c is at x·pixel_step + c·channel_step.
+struct BlockLayout {
+  int64_t pixel_step, channel_step;
+};
+
+TENDON_SIMD_CLONES void scale_block(const ImageView& image, int first_row, int used, const Taps& taps, int output_width,
+                                    Column* columns, Column* scaled, uint8_t* out) {
+  const int channels_in_row = image.planar ? 1 : 3;
+  const int count = image.width * channels_in_row;
+  const BlockLayout layout = image.planar ? BlockLayout{1, image.width} : BlockLayout{3, 1};
+  const uint8_t* rows[kBlock];
+  for (int plane = 0; plane < (image.planar ? 3 : 1); ++plane) {
+    for (int r = 0; r < kBlock; ++r) {
+      const int64_t row = int64_t{plane} * image.height + first_row + std::min(r, used - 1);
+      rows[r] = image.bytes + row * count;
+    }
+    rows_to_columns(rows, count, columns + plane * image.width);
+  }
+  for (int x = 0; x < output_width; ++x) {
+    const Column* const source = columns + taps.first[static_cast<size_t>(x)] * layout.pixel_step;
+    const int32_t* const weights = taps.weights.data() + static_cast<size_t>(x) * taps.stride;
+    for (int c = 0; c < 3; ++c) {
+      int32_t sums[kBlock];
+      for (int r = 0; r < kBlock; ++r) sums[r] = 1 << (kFractionBits - 1);
+      const uint8_t* pixel = reinterpret_cast<const uint8_t*>(source + c * layout.channel_step);
+      for (int p = 0; p < taps.count[static_cast<size_t>(x)]; ++p, pixel += kBlock * layout.pixel_step) {
+        for (int r = 0; r < kBlock; ++r) sums[r] += pixel[r] * weights[p];
+      }
+      auto* const out_column = reinterpret_cast<uint8_t*>(scaled + 3 * x + c);
+      for (int r = 0; r < kBlock; ++r) out_column[r] = static_cast<uint8_t>(std::min(sums[r] >> kFractionBits, 255));
+    }
+  }
+  uint8_t* out_rows[kBlock] = {};
+  for (int r = 0; r < used; ++r) out_rows[r] = out + int64_t{first_row + r} * output_width * 3;
+  columns_to_rows(scaled, output_width * 3, out_rows, used);
+}
+
+// (height, width, 3) or planes -> (height, output_width, 3)
+Image resize_rows(const ImageView& image, int output_width) {
   const Taps taps = make_taps(image.width, output_width);
   Image result{image.height, output_width, std::vector<uint8_t>(static_cast<size_t>(image.height) * output_width * 3)};
-  parallel_for(image.height, 64, [&](int64_t begin, int64_t end) {
-    for (int64_t y = begin; y < end; ++y) {
-      const uint8_t* source_row = image.rgb.data() + y * image.width * 3;
-      uint8_t* out = result.rgb.data() + y * output_width * 3;
-      for (int x = 0; x < output_width; ++x, out += 3) {
-        const uint8_t* source = source_row + taps.first[static_cast<size_t>(x)] * 3;
-        const int32_t* weights = taps.weights.data() + static_cast<size_t>(x) * taps.stride;
-        int32_t red = 1 << (kFractionBits - 1);
-        int32_t green = red;
-        int32_t blue = red;
-        for (int p = 0; p < taps.count[static_cast<size_t>(x)]; ++p, source += 3) {
-          red += source[0] * weights[p];
-          green += source[1] * weights[p];
-          blue += source[2] * weights[p];
-        }
-        out[0] = to_byte(red);
-        out[1] = to_byte(green);
-        out[2] = to_byte(blue);
-      }
+  const int64_t blocks = (image.height + kBlock - 1) / kBlock;
+  parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
+    std::vector<Column> columns(static_cast<size_t>(image.width) * 3);
+    std::vector<Column> scaled(static_cast<size_t>(output_width) * 3);
+    for (int64_t block = begin; block < end; ++block) {
+      const int first = static_cast<int>(block) * kBlock;
+      scale_block(image, first, std::min(kBlock, image.height - first), taps, output_width, columns.data(),
+                  scaled.data(), result.rgb.data());
     }
   });
   return result;
 }
 
+TENDON_SIMD_CLONES void weighted_rows(const uint8_t* first, int64_t row_bytes, const int32_t* weights, int count,
+                                      int32_t* sums, uint8_t* out) {
+  for (int64_t i = 0; i < row_bytes; ++i) sums[i] = 1 << (kFractionBits - 1);
+  for (int p = 0; p < count; ++p) {
+    const uint8_t* const source = first + p * row_bytes;
+    for (int64_t i = 0; i < row_bytes; ++i) sums[i] += source[i] * weights[p];
+  }
+  for (int64_t i = 0; i < row_bytes; ++i) out[i] = static_cast<uint8_t>(std::min(sums[i] >> kFractionBits, 255));
+}
+
 // (height, width, 3) -> (output_height, width, 3)
-Image resize_columns(const Image& image, int output_height) {
+Image resize_columns(const ImageView& image, int output_height) {
   const Taps taps = make_taps(image.height, output_height);
   const int64_t row_bytes = int64_t{image.width} * 3;
   Image result{output_height, image.width, std::vector<uint8_t>(static_cast<size_t>(output_height * row_bytes))};
-  parallel_for(output_height, 32, [&](int64_t begin, int64_t end) {
+  parallel_for(output_height, 64, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> sums(static_cast<size_t>(row_bytes));
     for (int64_t y = begin; y < end; ++y) {
-      std::fill(sums.begin(), sums.end(), 1 << (kFractionBits - 1));
-      for (int p = 0; p < taps.count[static_cast<size_t>(y)]; ++p) {
-        const int32_t weight = taps.weights[static_cast<size_t>(y * taps.stride + p)];
-        const uint8_t* source = image.rgb.data() + (taps.first[static_cast<size_t>(y)] + p) * row_bytes;
-        for (int64_t i = 0; i < row_bytes; ++i) sums[static_cast<size_t>(i)] += source[i] * weight;
-      }
-      uint8_t* out = result.rgb.data() + y * row_bytes;
-      for (int64_t i = 0; i < row_bytes; ++i) out[i] = to_byte(sums[static_cast<size_t>(i)]);
+      const auto at = static_cast<size_t>(y);
+      weighted_rows(image.bytes + taps.first[at] * row_bytes, row_bytes, taps.weights.data() + at * taps.stride,
+                    taps.count[at], sums.data(), result.rgb.data() + y * row_bytes);
     }
   });
   return result;
@@ -102,12 +194,31 @@ Image resize_columns(const Image& image, int output_height) {
 
 }  // namespace
 
+Image interleaved(const ImageView& image) {
+  const auto pixels = static_cast<size_t>(image.height) * static_cast<size_t>(image.width);
+  Image result{image.height, image.width, {}};
+  if (!image.planar) {
+    result.rgb.assign(image.bytes, image.bytes + 3 * pixels);
+    return result;
+  }
+  result.rgb.resize(3 * pixels);
+  uint8_t* const out = result.rgb.data();
+  for (size_t i = 0; i < pixels; ++i) {
+    for (size_t c = 0; c < 3; ++c) out[3 * i + c] = image.bytes[c * pixels + i];
+  }
+  return result;
+}
+
 Image resize_with_pad(const Image& image, int height, int width) {
   TENDON_CHECK(image.rgb.size() == static_cast<size_t>(image.height) * static_cast<size_t>(image.width) * 3,
                "image of {} x {} with {} bytes", image.height, image.width, image.rgb.size());
+  return resize_with_pad(ImageView{image.height, image.width, image.rgb.data(), false}, height, width);
+}
+
+Image resize_with_pad(const ImageView& image, int height, int width) {
   TENDON_CHECK(height > 0 && width > 0, "resize to {} x {}", height, width);
   if (image.height == 0 || image.width == 0) throw_bad_input("cannot resize an image without pixels.");
-  if (image.height == height && image.width == width) return image;
+  if (image.height == height && image.width == width) return interleaved(image);
 
   const double ratio = std::max(image.width / static_cast<double>(width), image.height / static_cast<double>(height));
   const int scaled_width = static_cast<int>(image.width / ratio);
@@ -120,23 +231,17 @@ Image resize_with_pad(const Image& image, int height, int width) {
   }
 
   // Pillow's order: along rows first, rounded to bytes in between; a pass that changes nothing is left out.
-  Image row_scaled;
-  const Image* scaled = &image;
-  if (scaled_width != image.width) {
-    row_scaled = resize_rows(image, scaled_width);
-    scaled = &row_scaled;
-  }
-  Image both_scaled;
+  const bool skips_rows = scaled_width == image.width;
+  Image scaled = skips_rows ? interleaved(image) : resize_rows(image, scaled_width);
   if (scaled_height != image.height) {
-    both_scaled = resize_columns(*scaled, scaled_height);
-    scaled = &both_scaled;
+    scaled = resize_columns({scaled.height, scaled.width, scaled.rgb.data(), false}, scaled_height);
   }
 
   Image padded{height, width, std::vector<uint8_t>(static_cast<size_t>(height) * static_cast<size_t>(width) * 3, 0)};
   const int left = (width - scaled_width) / 2;
   const int top = (height - scaled_height) / 2;
   for (int y = 0; y < scaled_height; ++y) {
-    std::copy_n(scaled->rgb.data() + int64_t{y} * scaled_width * 3, scaled_width * 3,
+    std::copy_n(scaled.rgb.data() + int64_t{y} * scaled_width * 3, scaled_width * 3,
                 padded.rgb.data() + (int64_t{top + y} * width + left) * 3);
   }
   return padded;

@@ -14,6 +14,10 @@ inline constexpr int kModelImageSide = 224;  // pixels; what the vision tower ta
 // image_tools.resize_with_pad uses it: along rows first, rounded to bytes in between. Pillow 13 scales tall pictures
 // along columns first, which moves single pixels by one; landscape pictures are the same in all versions.
 // Throws kBadInput if the picture is empty or so narrow that it would shrink to nothing.
+Image resize_with_pad(const ImageView& image, int height = kModelImageSide, int width = kModelImageSide);
 Image resize_with_pad(const Image& image, int height = kModelImageSide, int width = kModelImageSide);
+
+// A copy, interleaved.
+Image interleaved(const ImageView& image);
 
 }  // namespace tendon

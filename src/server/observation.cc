@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "base/check.h"
+#include "policy/resize.h"
 #include "server/chunking_keys.h"
 
 namespace tendon {
@@ -87,15 +88,6 @@ std::vector<double> read_state(const WireMap& map, const Preset& preset) {
   return state;
 }
 
-// (height, width, 3) from (3, height, width)
-void interleave(const uint8_t* planes, size_t pixels, uint8_t* out) {
-  for (size_t i = 0; i < pixels; ++i) {
-    out[3 * i] = planes[i];
-    out[3 * i + 1] = planes[pixels + i];
-    out[3 * i + 2] = planes[2 * pixels + i];
-  }
-}
-
 // x·255 as NumPy computes it in the array's own type: half precision rounds the product to half.
 double times_255(double x, int item_bytes) {
   if (item_bytes == 8) return 255.0 * x;
@@ -132,7 +124,7 @@ std::vector<uint8_t> to_bytes(const WireArray& array, const WireValue& value, st
   return bytes;
 }
 
-void read_cameras(const WireMap& map, const Preset& preset, Observation& observation) {
+void read_cameras(const WireMap& map, const Preset& preset, int side, Observation& observation) {
   const Robot& robot = *preset.robot;
   const WireMap* cameras = &map;
   if (!robot.camera_map.empty()) {
@@ -151,7 +143,7 @@ void read_cameras(const WireMap& map, const Preset& preset, Observation& observa
     const std::string_view name = camera.key.substr(prefix);
     names.push_back(name);
     if (const WireValue* const picture = find_key(*cameras, name)) {
-      observation.cameras[i] = read_picture(*picture, camera.key, robot.layout);
+      observation.cameras[i] = read_picture(*picture, camera.key, robot.layout, side);
     } else if (camera.use == CameraUse::kRequired) {
       if (prefix == 0) throw_missing(camera.key, map, preset);
       throw_bad_input("the observation lacks the camera '{}'. Cameras got: {}. Keys that preset {} wants: {}.",
@@ -185,7 +177,7 @@ std::vector<float> read_noise(const WireValue& value, const RequestDefaults& def
 
 }  // namespace
 
-Image read_picture(const WireValue& value, std::string_view key, ImageLayout layout) {
+Image read_picture(const WireValue& value, std::string_view key, ImageLayout layout, int side) {
   const auto* array = value.get_if<WireArray>();
   if (array == nullptr || !array->is_numeric()) {
     throw_bad_input("observation key '{}' must be a picture (an array of numbers), but it is {}.", key,
@@ -211,19 +203,12 @@ Image read_picture(const WireValue& value, std::string_view key, ImageLayout lay
         "observation key '{}' is {} x {} pixels (width x height); a picture has 1 to {} per side and {} in all.", key,
         width, height, kMaxImageSide, kMaxImagePixels);
   }
-  Image image{static_cast<int>(height), static_cast<int>(width), {}};
   const bool is_bytes = array->kind == 'u' && array->item_bytes == 1;
   std::vector<uint8_t> converted;
   if (!is_bytes) converted = to_bytes(*array, value, key);
-  const auto* const pixels = is_bytes ? reinterpret_cast<const uint8_t*>(array->data.data()) : converted.data();
-  const auto count = static_cast<size_t>(height * width);
-  if (planar) {
-    image.rgb.resize(3 * count);
-    interleave(pixels, count, image.rgb.data());
-  } else {
-    image.rgb.assign(pixels, pixels + 3 * count);
-  }
-  return image;
+  const ImageView view{static_cast<int>(height), static_cast<int>(width),
+                       is_bytes ? reinterpret_cast<const uint8_t*>(array->data.data()) : converted.data(), planar};
+  return side > 0 ? resize_with_pad(view, side, side) : interleaved(view);
 }
 
 RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults) {
@@ -231,7 +216,7 @@ RobotRequest read_request(const WireValue& message, const Preset& preset, const 
   if (map == nullptr) throw_bad_input("the message must be a map (an observation), but it is {}.", message.describe());
   RobotRequest request;
   request.observation.previous = read_previous(*map, *preset.robot, defaults.chunking);
-  read_cameras(*map, preset, request.observation);
+  read_cameras(*map, preset, defaults.image_side, request.observation);
   request.observation.state = read_state(*map, preset);
   if (!defaults.tokens.empty()) {
     request.observation.tokens = defaults.tokens;

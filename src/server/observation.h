@@ -19,6 +19,7 @@ struct RequestDefaults {
   std::vector<int32_t> tokens;        // used in place of every prompt when not empty
   int64_t horizon = 0, action_dim = 0;
   bool chunking = false;  // real-time chunking is offered
+  int image_side = 0;     // scale pictures while they are read, straight from the message; 0: leave them as they are
 };
 
 struct RobotRequest {
@@ -31,7 +32,7 @@ struct RobotRequest {
 // map of cameras. Throws Error(kBadInput) naming the key, what it holds and what is wanted.
 RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults);
 
-// The picture of one camera; `key` is used in messages only.
-Image read_picture(const WireValue& value, std::string_view key, ImageLayout layout);
+// The picture of one camera, `side` x `side` unless that is 0; `key` is used in messages only.
+Image read_picture(const WireValue& value, std::string_view key, ImageLayout layout, int side = 0);
 
 }  // namespace tendon

@@ -47,6 +47,7 @@ PolicyModel::PolicyModel(Policy& policy, Metrics& metrics, const PolicyModelOpti
   const ModelConfig& config = policy.engine().config();
   options_.defaults.horizon = config.horizon;
   options_.defaults.action_dim = config.action_dim;
+  options_.defaults.image_side = static_cast<int>(config.vision.image_size);
   options_.defaults.chunking = policy.engine().options().chunking.has_value();
 }
 

@@ -42,7 +42,8 @@ struct Continued {
         previous(synthetic_noise(config.horizon, config.action_dim, number + 1000)),
         guidance(previous.size(), 0.0F),
         frozen_rows(frozen) {
-    for (int64_t i = 0; i < frozen * config.action_dim; ++i) guidance[static_cast<size_t>(i)] = static_cast<float>(weight);
+    for (int64_t i = 0; i < frozen * config.action_dim; ++i)
+      guidance[static_cast<size_t>(i)] = static_cast<float>(weight);
   }
   Sample sample() const {
     Sample result = request.sample();
@@ -102,8 +103,8 @@ TEST(Chunking, GivenRowsComeBack) {
         if (plan == nullptr) plan = &chunked.engine->plan();
         EXPECT_EQ(plan, &chunked.engine->plan());
         const auto given = static_cast<size_t>(frozen * plain.width());
-        EXPECT_TRUE(std::equal(actions.begin(), actions.begin() + static_cast<std::ptrdiff_t>(given),
-                               call.previous.begin()));
+        EXPECT_TRUE(
+            std::equal(actions.begin(), actions.begin() + static_cast<std::ptrdiff_t>(given), call.previous.begin()));
         const std::vector<float> without = infer(*plain.engine, call.request);
         if (frozen == 6) continue;
         EXPECT_GT(max_abs_difference(std::span(actions).subspan(given), std::span(without).subspan(given)), 1e-3)

@@ -51,6 +51,21 @@ TEST(Resize, EqualsPillowOnManySizes) {
   }
 }
 
+// Planes as they lie in a message give what the interleaved picture gives, at every edge of the blocks of rows.
+TEST(Resize, PlanesAreReadInPlace) {
+  for (const auto& [height, width] :
+       {std::pair{480, 640}, {224, 224}, {17, 5}, {1, 1}, {33, 224}, {224, 33}, {31, 300}, {100, 16}}) {
+    const Image image = picture("noise", height, width);
+    const auto pixels = static_cast<size_t>(height * width);
+    std::vector<uint8_t> planes(3 * pixels);
+    for (size_t i = 0; i < 3 * pixels; ++i) planes[i % 3 * pixels + i / 3] = image.rgb[i];
+    const ImageView view{height, width, planes.data(), true};
+    EXPECT_EQ(interleaved(view).rgb, image.rgb);
+    EXPECT_EQ(resize_with_pad(view).rgb, resize_with_pad(image).rgb) << height << " x " << width;
+    EXPECT_EQ(resize_with_pad(view, 20, 25).rgb, resize_with_pad(image, 20, 25).rgb) << height << " x " << width;
+  }
+}
+
 TEST(Resize, EqualsPillowPixelByPixel) {
   const auto cases = read_json("resize.json")["small"];
   EXPECT_EQ(cases.size(), 4U);
