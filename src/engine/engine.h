@@ -29,9 +29,9 @@ struct EngineOptions {
   TimeRule time_rule = TimeRule::kOpenpi;
   RopeFrequencies rope = RopeFrequencies::kExact;
   Folds folds;
-  std::optional<Schedule> schedule;  // overrides steps and time_rule
-  std::optional<Chunking> chunking;  // real-time chunking for the samples that bring a previous chunk
-  bool taps = false;                 // keep intermediate values readable (model/forward.h)
+  std::optional<Schedule> schedule;       // overrides steps and time_rule
+  std::optional<Chunking> chunking = {};  // real-time chunking for the samples that bring a previous chunk
+  bool taps = false;                      // keep intermediate values readable (model/forward.h)
   PlanOptions plan;
 
   // Prompt lengths that plans are made for. A call runs in the shortest that holds its longest prompt, padded with rows

@@ -30,7 +30,7 @@ struct Sample {
   std::span<const int32_t> tokens;  // valid prompt tokens, without padding, at most max_token_len
   std::span<const float> state;     // (action_dim), normalised and zero-padded; not read by π0.5
   std::span<const float> noise;     // (H, action_dim), standard normal
-  PreviousChunk previous;           // only where the engine has EngineOptions::chunking
+  PreviousChunk previous = {};      // only where the engine has EngineOptions::chunking
 };
 
 // The order of the camera slots in openpi.

@@ -22,13 +22,13 @@ struct Observation {
   std::vector<double> state;                               // the robot's units and width
   std::string prompt;                                      // used when `tokens` is empty
   std::vector<int32_t> tokens;                             // ready token ids, BOS first
-  std::optional<PreviousActions> previous;                 // real-time chunking, where the engine has it
+  std::optional<PreviousActions> previous = {};            // real-time chunking, where the engine has it
 };
 
 struct PolicyOptions {
   AdapterOptions adapter;
   bool strict_prompt = false;  // refuse a prompt that is longer than the budget instead of cutting it
-  ChunkingRules chunking;
+  ChunkingRules chunking = {};
 };
 
 // An observation as the network takes it.
@@ -36,11 +36,11 @@ struct PreparedObservation {
   std::array<Image, kCameraSlots> images;   // of the model's size; empty where masked
   std::array<bool, kCameraSlots> active{};  // false: masked
   std::vector<int32_t> tokens;
-  std::vector<float> state;               // normalised, zero-padded to action_dim
-  std::vector<double> model_state;        // unnormalised, what relative actions are added to
-  int truncated_from = 0;                 // tokens of a prompt that was cut; 0 if none was
-  std::optional<ChunkOverlap> overlap;    // with a previous chunk, and then
-  std::vector<float> previous, guidance;  // (H, action_dim): engine/sample.h
+  std::vector<float> state;                  // normalised, zero-padded to action_dim
+  std::vector<double> model_state;           // unnormalised, what relative actions are added to
+  int truncated_from = 0;                    // tokens of a prompt that was cut; 0 if none was
+  std::optional<ChunkOverlap> overlap = {};  // with a previous chunk, and then
+  std::vector<float> previous, guidance;     // (H, action_dim): engine/sample.h
   double preprocess_us = 0;
 
   int64_t views() const { return std::ranges::count(active, true); }
@@ -49,9 +49,9 @@ struct PreparedObservation {
 
 struct ActionChunk {
   int64_t horizon = 0, width = 0;
-  std::vector<double> actions;          // (horizon, width), the robot's units; normalised units without statistics
-  int truncated_from = 0;               // tokens of a prompt that was cut; 0 if none was
-  std::optional<ChunkOverlap> overlap;  // of a call with a previous chunk
+  std::vector<double> actions;               // (horizon, width), the robot's units; normalised units without statistics
+  int truncated_from = 0;                    // tokens of a prompt that was cut; 0 if none was
+  std::optional<ChunkOverlap> overlap = {};  // of a call with a previous chunk
   double preprocess_us = 0, model_us = 0, postprocess_us = 0;  // wall time
 };
 
