@@ -10,7 +10,8 @@
 #include "base/check.h"
 #include "commands.h"
 #include "engine/noise.h"
-#include "server/example_request.h"
+#include "policy/preset_file.h"
+#include "server/policy/example_request.h"
 #include "session.h"
 #include "wire/client.h"
 #include "wire/message.h"
@@ -197,7 +198,8 @@ int run_load(const LoadOptions& options) {
   }
   const std::string preset_name = options.preset.empty() ? facts.preset : options.preset;
   if (preset_name.empty()) throw_bad_use("This server does not tell its preset: give --preset.");
-  const Preset& preset = find_preset(preset_name);
+  const PresetChoice choice(preset_name);
+  const Preset& preset = choice.preset();
   std::vector<std::unique_ptr<Client>> clients;
   for (int i = 0; i < options.clients; ++i) clients.push_back(std::make_unique<Client>(options, preset, facts, i));
   const double start = now_s();

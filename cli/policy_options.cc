@@ -8,7 +8,10 @@
 namespace tendon::cli {
 
 void PolicyArguments::add_to(CLI::App& app) {
-  app.add_option("--preset", preset, "robot configuration, e.g. pi0_aloha, pi05_droid, pi05_libero")->required();
+  app.add_option(
+         "--preset", preset,
+         "robot configuration, e.g. pi0_aloha, pi05_droid, pi05_libero, or a .json file of your own (docs/serving.md)")
+      ->required();
   app.add_option("--tokens", tokens, "token ids instead of a prompt: file or comma-separated, BOS (2) first");
   app.add_option("--tokenizer", tokenizer, "paligemma_tokenizer.model");
   app.add_flag("--strict-prompt", strict_prompt, "refuse a prompt over the budget instead of cutting it");
@@ -57,7 +60,7 @@ std::optional<NormStats> find_stats(const PolicyArguments& arguments, const Load
   StatsOptions stats;
   if (!arguments.norm_stats.empty()) stats.file = arguments.norm_stats;
   if (!arguments.asset_id.empty()) stats.asset_id = arguments.asset_id;
-  stats.preset_asset_id = std::string(preset.asset_id);
+  if (!preset.asset_id.empty()) stats.preset_asset_id = std::string(preset.asset_id);
   if (model.checkpoint != nullptr) return load_norm_stats(*model.checkpoint, model.config.variant, stats, log);
   if (stats.file) {
     const NormMode mode = model.config.pi05() ? NormMode::kQuantile : NormMode::kMeanStd;

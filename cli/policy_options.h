@@ -11,6 +11,7 @@
 #include "engine/load.h"
 #include "model/forward.h"
 #include "policy/chunking.h"
+#include "policy/preset_file.h"
 #include "policy/presets.h"
 
 namespace tendon::cli {

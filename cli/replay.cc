@@ -8,7 +8,7 @@
 #include "base/check.h"
 #include "commands.h"
 #include "engine/noise.h"
-#include "server/observation.h"
+#include "server/policy/observation.h"
 #include "server/record.h"
 #include "session.h"
 #include "wire/message.h"

@@ -67,7 +67,8 @@ int run_run(const RunOptions& options) {
   if (replays && !options.images.empty()) throw_bad_use("--replay has its own pictures: leave --image out.");
   if (!replays && options.images.empty())
     throw_bad_use("--image is missing: CAMERA=FILE, for instance --image base=front.jpg; once per camera.");
-  const Preset& preset = find_preset(options.policy.preset);
+  const PresetChoice choice(options.policy.preset);
+  const Preset& preset = choice.preset();
   if (!options.out.empty() && !options.out.ends_with(".npy") && !options.out.ends_with(".json")) {
     throw_bad_use("--out {}: the name must end in .npy or .json.", options.out);
   }

@@ -9,8 +9,8 @@
 #include "commands.h"
 #include "policy/state_file.h"
 #include "policy_options.h"
-#include "server/chunking_keys.h"
-#include "server/policy_model.h"
+#include "server/policy/chunking_keys.h"
+#include "server/policy/policy_model.h"
 #include "server/record.h"
 #include "server/server.h"
 #include "session.h"
@@ -92,7 +92,8 @@ ServerInfo describe(const Session& session, const Preset& preset, const ServeOpt
 }
 
 int run_serve(ServeOptions options) {
-  const Preset& preset = find_preset(options.policy.preset);
+  const PresetChoice choice(options.policy.preset);
+  const Preset& preset = choice.preset();
   if (options.policy.tokens.empty() && options.policy.tokenizer.empty()) {
     throw_bad_use(
         "Give --tokenizer FILE (paligemma_tokenizer.model) for the clients' prompts, or --tokens IDS to be used in "

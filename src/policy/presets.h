@@ -47,6 +47,7 @@ struct Robot {
   bool aloha_units = false;           // signs and grippers of adapters.h between the robot and the model
   std::string_view camera_map = {};   // cameras are entries of this map of the observation, "images"; empty: of the top
   std::string_view idle_camera = {};  // an entry of that map that is allowed and not read
+  std::array<std::array<int, 2>, 2> state_slices = {};  // of each state key, [begin, end); 0, 0: all of it
 };
 
 struct Preset {

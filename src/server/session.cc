@@ -2,21 +2,19 @@
 
 #include <chrono>
 #include <cstring>
-#include <ctime>
 #include <deque>
+#include <memory>
 #include <optional>
 
-#include <fmt/chrono.h>
 #include <boost/asio/bind_executor.hpp>
 #include <boost/asio/buffer.hpp>
 #include <boost/asio/post.hpp>
 #include <boost/asio/steady_timer.hpp>
 #include <boost/beast/core.hpp>
-#include <boost/beast/http.hpp>
 #include <boost/beast/websocket.hpp>
 
-#include "server/chunking_keys.h"
-#include "server/pages.h"
+#include "server/http_exchange.h"
+#include "server/policy/reply.h"
 #include "server/record.h"
 #include "wire/message.h"
 
@@ -25,23 +23,17 @@ namespace {
 
 namespace asio = boost::asio;
 namespace beast = boost::beast;
-namespace http = beast::http;
 namespace websocket = beast::websocket;
 using ErrorCode = beast::error_code;
 using Clock = std::chrono::steady_clock;
 
 constexpr auto kReleaseDelay = std::chrono::seconds(1);
-constexpr size_t kMaxHeaderBytes = 16 << 10;
 constexpr size_t kFirstBufferBytes = 64 << 10;
 // The reason with which openpi's server closes after an error.
 constexpr const char* kErrorReason = "Internal server error. Traceback included in previous frame.";
 
 double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
-}
-
-Clock::duration seconds(double s) {
-  return std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(s));
 }
 
 // Bytes that are not set to anything before they are read into.
@@ -66,15 +58,18 @@ struct Message {
 class Connection : public Session, public std::enable_shared_from_this<Connection> {
  public:
   Connection(asio::ip::tcp::socket socket, SessionContext& context)
-      : context_(context), client_(0), stream_(std::move(socket)), timer_(stream_.get_executor()) {
+      : context_(context),
+        stream_(std::move(socket)),
+        executor_(stream_.get_executor()),
+        timer_(executor_),
+        http_(stream_, context) {
     ErrorCode ignored;
-    const auto endpoint = stream_.socket().remote_endpoint(ignored);
-    address_ = ignored ? "unknown" : endpoint.address().to_string();
     stream_.socket().set_option(asio::ip::tcp::no_delay(true), ignored);
   }
 
   void start() {
-    asio::post(stream_.get_executor(), [self = shared_from_this()] { self->read_request(); });
+    asio::post(executor_,
+               [self = shared_from_this()] { self->http_.run(self, [raw = self.get()] { raw->upgrade(); }); });
   }
 
   void drain() override {
@@ -89,72 +84,6 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
   void release() override { ws_.reset(); }
 
  private:
-  // --- HTTP ---------------------------------------------------------------------------------------------------------
-
-  void read_request() {
-    executor_ = stream_.get_executor();
-    parser_.emplace();
-    parser_->header_limit(kMaxHeaderBytes);
-    parser_->body_limit(0);
-    stream_.expires_after(seconds(context_.options.handshake_s));
-    http::async_read_header(stream_, http_buffer_, *parser_,
-                            [self = shared_from_this()](const ErrorCode& error, size_t) {
-                              if (!error) self->on_request();
-                            });
-  }
-
-  void on_request() {
-    const http::request<http::empty_body>& request = parser_->get();
-    const auto header = request[http::field::authorization];
-    const bool authorized = is_authorized({header.data(), header.size()}, context_.options.api_key);
-    if (websocket::is_upgrade(request)) {
-      if (!authorized) {
-        refuse({.status = 401, .body = "This server wants a key: send the header \"Authorization: Api-Key <key>\".\n"},
-               Failure::kUnauthorized);
-      } else if (context_.metrics.clients() >= static_cast<int64_t>(context_.options.max_clients)) {
-        refuse({.status = 503, .body = fmt::format("All {} places are taken.\n", context_.options.max_clients)},
-               Failure::kTooManyClients);
-      } else {
-        upgrade();
-      }
-      return;
-    }
-    if (request.method() != http::verb::get && request.method() != http::verb::head) {
-      respond({.status = 405, .body = "Only GET is answered here.\n"});
-      return;
-    }
-    const auto target = request.target();
-    respond(page_for({target.data(), target.size()}, authorized, context_.metrics));
-  }
-
-  void refuse(Page page, Failure failure) {
-    context_.metrics.failed(failure, 0, page.body);
-    log_warning(context_.log, "event=refused address={} status={}", address_, page.status);
-    respond(std::move(page));
-  }
-
-  void respond(Page page) {
-    response_.result(static_cast<unsigned>(page.status));
-    response_.set(http::field::date, fmt::format("{:%a, %d %b %Y %H:%M:%S} GMT", fmt::gmtime(std::time(nullptr))));
-    response_.set(http::field::server, "tendon");
-    response_.set(http::field::content_type, page.type);
-    if (page.status == 426) response_.set(http::field::upgrade, "websocket");
-    response_.keep_alive(false);
-    const bool is_head = parser_->get().method() == http::verb::head;
-    response_.content_length(page.body.size());
-    if (!is_head) response_.body() = std::move(page.body);
-    serializer_.emplace(response_);
-    const auto written = [self = shared_from_this()](const ErrorCode& error, size_t) {
-      ErrorCode ignored;
-      if (!error) self->stream_.socket().shutdown(asio::ip::tcp::socket::shutdown_send, ignored);
-    };
-    if (is_head) {
-      http::async_write_header(stream_, *serializer_, written);
-    } else {
-      http::async_write(stream_, *serializer_, written);
-    }
-  }
-
   // --- WebSocket ----------------------------------------------------------------------------------------------------
 
   void upgrade() {
@@ -163,11 +92,11 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     ws_->set_option(
         websocket::stream_base::timeout{seconds(context_.options.handshake_s), websocket::stream_base::none(), false});
     ws_->set_option(websocket::stream_base::decorator(
-        [](websocket::response_type& response) { response.set(http::field::server, "tendon"); }));
+        [](websocket::response_type& response) { response.set(beast::http::field::server, "tendon"); }));
     ws_->read_message_max(0);  // the limit is kept in on_read, where the reason can be told
     ws_->auto_fragment(false);
     ws_->control_callback([this](websocket::frame_type, beast::string_view) { last_seen_ = Clock::now(); });
-    ws_->async_accept(parser_->get(), [self = shared_from_this()](const ErrorCode& error) {
+    ws_->async_accept(http_.request(), [self = shared_from_this()](const ErrorCode& error) {
       if (!error) self->on_accepted();
     });
   }
@@ -177,7 +106,7 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     is_open_ = true;
     last_seen_ = Clock::now();
     context_.metrics.connected();
-    log_info(context_.log, "event=connect client={} address={}", client_, address_);
+    log_info(context_.log, "event=connect client={} address={}", client_, http_.address());
     write(context_.metadata, false, [this] {
       loop_start_ = Clock::now();
       is_ready_ = true;
@@ -380,16 +309,11 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
   }
 
   SessionContext& context_;
-  int64_t client_;
-  std::string address_;
+  int64_t client_ = 0;
   beast::tcp_stream stream_;  // moved into ws_ by the upgrade
   asio::any_io_executor executor_;
   asio::steady_timer timer_;
-
-  beast::flat_buffer http_buffer_{kMaxHeaderBytes};
-  std::optional<http::request_parser<http::empty_body>> parser_;
-  http::response<http::string_body> response_;
-  std::optional<http::response_serializer<http::string_body>> serializer_;
+  HttpExchange http_;
 
   std::optional<websocket::stream<beast::tcp_stream>> ws_;
   Buffer incoming_, spare_;
@@ -411,21 +335,6 @@ std::shared_ptr<Session> start_session(asio::ip::tcp::socket socket, SessionCont
   auto connection = std::make_shared<Connection>(std::move(socket), context);
   connection->start();
   return connection;
-}
-
-std::string encode_reply(const Outcome& outcome, double prev_total_ms) {
-  const std::array<int64_t, 2> shape{outcome.chunk.horizon, outcome.chunk.width};
-  const bool is_first = prev_total_ms < 0;
-  WireWriter reply;
-  reply.map(3 + (outcome.chunk.overlap ? kChunkingReplyEntries : 0))
-      .text("actions")
-      .array(shape, outcome.chunk.actions);
-  reply.text("policy_timing").map(1).text("infer_ms").number(outcome.model_us * 1e-3);
-  reply.text("server_timing").map(is_first ? 2 : 3);
-  reply.text("infer_ms").number(outcome.infer_us * 1e-3).text("queue_ms").number(outcome.queue_us * 1e-3);
-  if (!is_first) reply.text("prev_total_ms").number(prev_total_ms);
-  if (outcome.chunk.overlap) write_overlap(reply, *outcome.chunk.overlap);
-  return reply.take();
 }
 
 }  // namespace tendon

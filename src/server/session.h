@@ -40,8 +40,4 @@ class Session {
 // meanwhile.
 std::shared_ptr<Session> start_session(boost::asio::ip::tcp::socket socket, SessionContext& context);
 
-// The reply map of openpi: actions (horizon, width) f64, policy_timing, server_timing with queue_ms besides, and
-// prev_total_ms from the second reply of a connection on. `prev_total_ms` < 0: the first.
-std::string encode_reply(const Outcome& outcome, double prev_total_ms);
-
 }  // namespace tendon

@@ -5,8 +5,8 @@
 
 #include "../e2e/tiny.h"
 #include "engine/noise.h"
-#include "server/example_request.h"
-#include "server/policy_model.h"
+#include "server/policy/example_request.h"
+#include "server/policy/policy_model.h"
 #include "server/server.h"
 #include "wire/client.h"
 #include "wire/message.h"

@@ -1,5 +1,5 @@
 // Which keys a preset reads from a client's message, and what is refused.
-#include "server/observation.h"
+#include "server/policy/observation.h"
 
 #include <cmath>
 

@@ -7,7 +7,7 @@
 
 #include "server/inference_queue.h"
 #include "server/pages.h"
-#include "server/policy_model.h"
+#include "server/policy/policy_model.h"
 #include "server/record.h"
 
 namespace tendon::test {

@@ -1,4 +1,4 @@
-#include "server/policy_model.h"
+#include "server/policy/policy_model.h"
 
 #include <chrono>
 

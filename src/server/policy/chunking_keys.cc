@@ -1,4 +1,4 @@
-#include "server/chunking_keys.h"
+#include "server/policy/chunking_keys.h"
 
 #include <fmt/ranges.h>
 

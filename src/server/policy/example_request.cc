@@ -1,4 +1,4 @@
-#include "server/example_request.h"
+#include "server/policy/example_request.h"
 
 #include <algorithm>
 #include <array>
@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "server/observation.h"
+#include "server/policy/observation.h"
 #include "wire/message.h"
 
 namespace tendon {
@@ -59,13 +59,18 @@ std::string example_request(const Preset& preset, const ExampleRequest& request)
   }
   std::vector<double> state(static_cast<size_t>(robot.state_width));
   std::ranges::generate(state, [&] { return static_cast<double>(random.next() >> 11) * 0x1.0p-53 - 0.5; });
-  const std::span<const double> values(state);
-  const size_t first = two_keys ? state.size() - 1 : state.size();  // the second key is the gripper
-  const std::array<int64_t, 1> first_shape{static_cast<int64_t>(first)};
-  writer.text(robot.state_keys[0]).array(first_shape, values.first(first));
-  if (two_keys) {
-    const std::array<int64_t, 1> one{1};
-    writer.text(robot.state_keys[1]).array(one, values.subspan(first));
+  std::span<const double> values(state);
+  for (size_t i = 0; i < (two_keys ? 2U : 1U); ++i) {
+    const auto [begin, end] = robot.state_slices[i];
+    const bool is_rest = i == 1 || !two_keys;
+    const auto last = robot.state_slices[1][1] - robot.state_slices[1][0];  // numbers of the second key; 0: a gripper
+    const size_t rest = is_rest ? values.size() : values.size() - static_cast<size_t>(std::max(last, 1));
+    const size_t used = end > 0 ? static_cast<size_t>(end - begin) : rest;
+    std::vector<double> row(static_cast<size_t>(begin), 0.0);
+    row.insert(row.end(), values.begin(), values.begin() + static_cast<std::ptrdiff_t>(used));
+    values = values.subspan(used);
+    const std::array<int64_t, 1> shape{static_cast<int64_t>(row.size())};
+    writer.text(robot.state_keys[i]).array(shape, row);
   }
   writer.text("prompt").text(fmt::format("pick up object {}", request.number % 1000));
   if (!request.noise.empty()) {

@@ -4,7 +4,7 @@
 #include <cstdint>
 
 #include "server/inference_queue.h"
-#include "server/observation.h"
+#include "server/policy/observation.h"
 
 namespace tendon {
 

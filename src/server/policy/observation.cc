@@ -1,4 +1,4 @@
-#include "server/observation.h"
+#include "server/policy/observation.h"
 
 #include <fmt/ranges.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "policy/resize.h"
-#include "server/chunking_keys.h"
+#include "server/policy/chunking_keys.h"
 
 namespace tendon {
 namespace {
@@ -63,7 +63,8 @@ void require_finite(std::span<const double> values, std::string_view key) {
 std::vector<double> read_state(const WireMap& map, const Preset& preset) {
   const Robot& robot = *preset.robot;
   std::vector<double> state;
-  for (const std::string_view key : robot.state_keys) {
+  for (size_t i = 0; i < robot.state_keys.size(); ++i) {
+    const std::string_view key = robot.state_keys[i];
     if (key.empty()) continue;
     const WireValue& value = require(map, key, preset);
     const std::vector<int64_t> shape = shape_of(value, key);
@@ -76,7 +77,12 @@ std::vector<double> read_state(const WireMap& map, const Preset& preset) {
     }
     const std::vector<double> numbers = to_numbers(value, key);
     require_finite(numbers, key);
-    state.insert(state.end(), numbers.begin(), numbers.end());
+    const auto [begin, end] = robot.state_slices[i];
+    if (end > std::ssize(numbers)) {
+      throw_bad_input("observation key '{}' holds {} numbers, but preset {} takes those from {} to {}.", key,
+                      numbers.size(), preset.name, begin, end - 1);
+    }
+    state.insert(state.end(), numbers.begin() + begin, end == 0 ? numbers.end() : numbers.begin() + end);
   }
   if (std::ssize(state) != robot.state_width) {
     const std::string keys = robot.state_keys[1].empty()
