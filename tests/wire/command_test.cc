@@ -8,7 +8,7 @@
 #include "../e2e/command.h"
 #include "policy/presets.h"
 #include "raw_client.h"
-#include "server/example_request.h"
+#include "server/policy/example_request.h"
 #include "wire/client.h"
 #include "wire/message.h"
 
@@ -136,11 +136,25 @@ TEST(ServeCommand, OffersRealTimeChunking) {
     EXPECT_EQ(to_numbers(*find_key(tendon, "rtc"), "rtc").front(), is_on ? 1 : 0);
     ASSERT_EQ(find_key(tendon, "rtc_mode") != nullptr, is_on);
     EXPECT_EQ(find_key(tendon, "rtc_max_guidance") != nullptr, std::string(mode) == "guided");
-    if (is_on) EXPECT_EQ(to_text(*find_key(tendon, "rtc_mode"), "rtc_mode"), mode);
+    if (is_on) {
+      EXPECT_EQ(to_text(*find_key(tendon, "rtc_mode"), "rtc_mode"), mode);
+    }
     EXPECT_EQ(server.stop(SIGTERM), 0);
   }
   refused(plus(kServe, {"--rtc", "trained"}), 2, "--rtc-max-delay");
   refused(plus(kServe, {"--rtc", "on"}), 2, "--rtc");
+}
+
+// The example of a C++ controller, with and without chunks that go on from each other.
+TEST(ServeCommand, DrivesTheExampleRobot) {
+  for (const char* const mode : {"off", "guided"}) {
+    Process server(plus(kServe, {"--rtc", mode, "--steps", "2"}));
+    const std::string url = "ws://127.0.0.1:" + std::to_string(server.port());
+    EXPECT_EQ(std::system((std::string(TENDON_ROBOT_LOOP) + " " + url + " 1 50 > /dev/null").c_str()), 0);
+    EXPECT_EQ(server.stop(SIGTERM), 0);
+    EXPECT_THAT(server.err(), HasSubstr("errors=0"));
+  }
+  EXPECT_NE(std::system(TENDON_ROBOT_LOOP " ws://127.0.0.1:1 1 2> /dev/null"), 0);
 }
 
 TEST(ServeCommand, InterruptClosesClients) {
