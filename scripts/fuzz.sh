@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Fuzzes every parser of untrusted bytes for a while: scripts/fuzz.sh [SECONDS_IN_TOTAL]   (default 60)
+# Fuzzes every parser of untrusted bytes, and the server's socket, for a while: scripts/fuzz.sh [SECONDS_IN_TOTAL]
+# (default 60, shared by all targets)
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 

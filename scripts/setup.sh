@@ -2,7 +2,7 @@
 # Installs what tendon needs from the distribution's packages. Safe to repeat: does nothing when all is present.
 #
 #   scripts/setup.sh                  compiler, build tools, libraries, test libraries
-#   scripts/setup.sh --dev            these, and clang-format, clang-tidy, clang with libFuzzer
+#   scripts/setup.sh --dev            these, and clang-format, clang-tidy, clang with libFuzzer, Chromium for a test
 #   scripts/setup.sh --runtime-only   only the shared libraries that a built `tendon` loads
 #   scripts/setup.sh --list           print the packages and stop
 #
@@ -41,6 +41,7 @@ clang-tidy-14        1:14.0.6-12          library
 clang-14             1:14.0.6-12          library
 libclang-rt-14-dev   1:14.0.6-12          library
 libomp-14-dev        1:14.0.6-12          library
+chromium             108.0.5359.94-1      tool
 '
 runtime_packages='
 libgomp1             12.2.0-14+deb12u1    tool
