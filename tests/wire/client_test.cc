@@ -1,6 +1,8 @@
 // The C++ client of include/tendon/client.hpp: against the server, and its queue alone.
 #include "tendon/client.hpp"
 
+#include <gmock/gmock.h>
+
 #include "echo_server.h"
 
 namespace tendon::test {
