@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kCutLogInterval_s = 10;
 constexpr double kSensorInterval_s = 5;
+constexpr double kBusySensorInterval_s = 30;  // when requests always wait, one of them waits for the sensors as well
 
 double now_us() {
   return std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now().time_since_epoch()).count();
@@ -82,6 +83,7 @@ void PolicyModel::warm_up() {
     observation.previous->actions.assign(static_cast<size_t>(preset.robot->action_width), 0.0);
     run(policy_.prepare(std::move(observation)));
   }
+  idle();  // the first reading, before anybody waits
 }
 
 std::unique_ptr<Job> PolicyModel::prepare(std::span<const std::byte> message) {
@@ -97,6 +99,7 @@ std::unique_ptr<Job> PolicyModel::prepare(std::span<const std::byte> message) {
 }
 
 std::vector<Outcome> PolicyModel::infer(std::span<Job* const> batch) {
+  if (now_us() * 1e-6 - last_sensors_s_ > kBusySensorInterval_s) idle();
   const auto values = static_cast<size_t>(options_.defaults.horizon * options_.defaults.action_dim);
   std::vector<const PreparedObservation*> observations;
   std::vector<float> noise(batch.size() * values);
