@@ -39,8 +39,9 @@ struct PolicyReply {
   }
 };
 
-// An observation, under the keys of the server's preset. Every function copies what it is given; a key that is set again
-// is replaced. "map/name" keys of presets with a map of cameras (ALOHA) are given as picture_in("images", "cam_high", …).
+// An observation, under the keys of the server's preset. Every function copies what it is given; a key that is set
+// again is replaced. "map/name" keys of presets with a map of cameras (ALOHA) are given as picture_in("images",
+// "cam_high", …).
 class PolicyRequest {
  public:
   PolicyRequest();
@@ -57,8 +58,8 @@ class PolicyRequest {
   PolicyRequest& numbers(std::string_view key, std::span<const double> values);  // (n) float64
   PolicyRequest& text(std::string_view key, std::string_view value);
   PolicyRequest& prompt(std::string_view value) { return text("prompt", value); }
-  // Real-time chunking (the server needs --rtc): `start` rows of `last` were executed before this observation, and about
-  // `delay` more will be before the answer is there.
+  // Real-time chunking (the server needs --rtc): `start` rows of `last` were executed before this observation, and
+  // about `delay` more will be before the answer is there.
   PolicyRequest& continue_from(const PolicyReply& last, int64_t start, int64_t delay);
 
   std::string encode() const;  // the msgpack message
@@ -103,7 +104,8 @@ class ActionQueue {
   explicit ActionQueue(Clock::duration period);
   ~ActionQueue();
 
-  // Row i is due at `observed_at` + i periods; rows that are due before now are never executed. Replaces what was waiting.
+  // Row i is due at `observed_at` + i periods; rows that are due before now are never executed. Replaces what was
+  // waiting.
   void put(PolicyReply chunk, Clock::time_point observed_at);
 
   struct Next {

@@ -53,8 +53,7 @@ class PresetReader {
   }
   const Json& require(const char* key, const char* wanted) const {
     const Json* const value = find(key);
-    if (value == nullptr)
-      throw_bad_input("preset file '{}' lacks the field '{}{}' ({}).", where_, path_, key, wanted);
+    if (value == nullptr) throw_bad_input("preset file '{}' lacks the field '{}{}' ({}).", where_, path_, key, wanted);
     return *value;
   }
   int integer(const char* key, int low, int high, std::optional<int> otherwise = {}) const {
@@ -78,11 +77,13 @@ class PresetReader {
     return value.get<std::string>();
   }
   // The position of the word that the field holds.
-  size_t word(const char* key, std::initializer_list<std::string_view> words, std::optional<size_t> otherwise = {}) const {
+  size_t word(const char* key, std::initializer_list<std::string_view> words,
+              std::optional<size_t> otherwise = {}) const {
     if (otherwise && find(key) == nullptr) return *otherwise;
     const std::string wanted = fmt::format("one of {}", fmt::join(words, ", "));
     const Json& value = require(key, wanted.c_str());
-    const auto found = value.is_string() ? std::find(words.begin(), words.end(), value.get<std::string>()) : words.end();
+    const auto found =
+        value.is_string() ? std::find(words.begin(), words.end(), value.get<std::string>()) : words.end();
     if (found == words.end()) fail(key, value, wanted.c_str());
     return static_cast<size_t>(found - words.begin());
   }
@@ -97,7 +98,8 @@ class PresetReader {
                     name.empty() ? "its content" : "the field '" + name + "'", shown(value), wanted);
   }
 
-  // --- parts of a preset ----------------------------------------------------------------------------------------------
+  // --- parts of a preset
+  // ----------------------------------------------------------------------------------------------
 
   static void read(const PresetReader& top, PresetFile::Content& content) {
     top.only({"name", "model", "horizon", "max_token_len", "action_dim", "state", "actions", "cameras", "camera_map",
@@ -112,17 +114,19 @@ class PresetReader {
     preset.horizon = top.integer("horizon", 1, kMaxRows);
     preset.max_token_len = top.integer("max_token_len", 1, kMaxTokens, pi05 ? 200 : 48);
     preset.action_dim = top.integer("action_dim", 1, kMaxWidth, kModelActionDim);
-    preset.prompt_form = top.word("prompt_form", {"pi0", "pi05"}, pi05 ? 1 : 0) == 1 ? PromptForm::kPi05 : PromptForm::kPi0;
+    preset.prompt_form =
+        top.word("prompt_form", {"pi0", "pi05"}, pi05 ? 1 : 0) == 1 ? PromptForm::kPi05 : PromptForm::kPi0;
     preset.default_prompt = keep(top.text("default_prompt", ""));
     preset.asset_id = keep(top.text("asset_id", ""));
-    robot.layout = top.word("image_layout", {"hwc_or_chw", "chw"}, 0) == 1 ? ImageLayout::kChwOnly : ImageLayout::kHwcOrChw;
+    robot.layout =
+        top.word("image_layout", {"hwc_or_chw", "chw"}, 0) == 1 ? ImageLayout::kChwOnly : ImageLayout::kHwcOrChw;
     robot.aloha_units = top.boolean("aloha_units", false);
     robot.camera_map = keep(top.text("camera_map", ""));
     robot.idle_camera = keep(top.text("idle_camera", ""));
     read_state(top.object("state", "an object with keys and width"), preset.action_dim, content, keep);
     read_actions(top.object("actions", "an object with the width"), content);
-    read_cameras(top.object("cameras", "an object with base, and left_wrist and right_wrist where there are any"), content,
-                 keep);
+    read_cameras(top.object("cameras", "an object with base, and left_wrist and right_wrist where there are any"),
+                 content, keep);
     read_pose(top, content);
     if (robot.aloha_units && (robot.state_width != kAlohaWidth || robot.action_width != kAlohaWidth)) {
       throw_bad_input("preset file '{}': 'aloha_units' is true, but state and actions have {} and {} numbers, not {}.",
@@ -145,9 +149,9 @@ class PresetReader {
     const Json* const slices = state.find("slices");
     if (slices == nullptr) return;
     const auto is_slice = [](const Json& slice) {
-      return slice.is_null() || (slice.is_array() && slice.size() == 2 && slice[0].is_number_integer() &&
-                                 slice[1].is_number_integer() && slice[0] >= 0 && slice[1] > slice[0] &&
-                                 slice[1] <= kMaxWidth);
+      return slice.is_null() ||
+             (slice.is_array() && slice.size() == 2 && slice[0].is_number_integer() && slice[1].is_number_integer() &&
+              slice[0] >= 0 && slice[1] > slice[0] && slice[1] <= kMaxWidth);
     };
     if (!slices->is_array() || slices->size() != keys.size() || !std::all_of(slices->begin(), slices->end(), is_slice))
       state.fail("slices", *slices, "a list with [begin, end] or null for each key");
@@ -163,17 +167,19 @@ class PresetReader {
     const Json* const delta = actions.find("delta");
     if (delta == nullptr) return;
     const bool is_list = delta->is_array() && std::all_of(delta->begin(), delta->end(), [](const Json& run) {
-      return run.is_number_integer() && run != 0 && std::abs(run.get<double>()) <= kMaxWidth;
-    });
-    if (!is_list) actions.fail("delta", *delta, "a list of run lengths, such as [6, -1]: 6 relative numbers, 1 absolute");
+                           return run.is_number_integer() && run != 0 && std::abs(run.get<double>()) <= kMaxWidth;
+                         });
+    if (!is_list)
+      actions.fail("delta", *delta, "a list of run lengths, such as [6, -1]: 6 relative numbers, 1 absolute");
     int covered = 0;
     for (const Json& run : *delta) {
       content.delta_runs.push_back(run.get<int>());
       covered += std::abs(run.get<int>());
     }
     if (covered > std::min(robot.action_width, robot.state_width)) {
-      throw_bad_input("preset file '{}': the field 'actions.delta' covers {} numbers, but state and actions have {} and {}.",
-                      actions.where_, covered, robot.state_width, robot.action_width);
+      throw_bad_input(
+          "preset file '{}': the field 'actions.delta' covers {} numbers, but state and actions have {} and {}.",
+          actions.where_, covered, robot.state_width, robot.action_width);
     }
     content.preset.delta_runs = content.delta_runs;
   }
@@ -199,7 +205,8 @@ class PresetReader {
       robot.cameras[i].use = camera.boolean("optional", false) ? CameraUse::kOptional : CameraUse::kRequired;
       ++used;
     }
-    if (used == 0) throw_bad_input("preset file '{}': the field 'cameras' names no camera; the model needs one.", cameras.where_);
+    if (used == 0)
+      throw_bad_input("preset file '{}': the field 'cameras' names no camera; the model needs one.", cameras.where_);
   }
 
   static void read_pose(const PresetReader& top, PresetFile::Content& content) {

@@ -2,8 +2,8 @@
 
 #include <ctime>
 
-#include <boost/beast/websocket/rfc6455.hpp>
 #include <fmt/chrono.h>
+#include <boost/beast/websocket/rfc6455.hpp>
 
 namespace tendon {
 

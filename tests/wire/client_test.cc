@@ -73,8 +73,13 @@ TEST(PolicyRequest, WritesTheKeysOfAPreset) {
   const std::vector<uint8_t> rgb(2 * 4 * 3, 7);
   const std::vector<double> state = {1, 2};
   PolicyRequest request;
-  request.picture("base", rgb, 2, 4).picture_in("images", "cam_high", rgb, 2, 4).picture_in("images", "cam_low", rgb, 4, 2);
-  request.numbers("state", std::vector<double>(9)).numbers("state", state).prompt("go").continue_from(chunk(3, 5), 1, 2);
+  request.picture("base", rgb, 2, 4)
+      .picture_in("images", "cam_high", rgb, 2, 4)
+      .picture_in("images", "cam_low", rgb, 4, 2);
+  request.numbers("state", std::vector<double>(9))
+      .numbers("state", state)
+      .prompt("go")
+      .continue_from(chunk(3, 5), 1, 2);
   const std::string bytes = request.encode();
   const WireValue message = decode_message(std::as_bytes(std::span(bytes)));
   const WireMap& map = *message.get_if<WireMap>();
