@@ -95,7 +95,7 @@ int run_test(const CommandOptions& options) {
       }
     }
     tally.count("make_backend.unknown", refusal("abacus", ErrorKind::kBadUse));
-    tally.count("make_backend.missing", refusal("hip", ErrorKind::kDevice));
+    tally.count("make_backend.missing", refusal(backend->name() == "hip" ? "cuda" : "hip", ErrorKind::kDevice));
     tally.count("memory", check_memory(*backend));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();

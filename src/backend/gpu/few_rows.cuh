@@ -15,12 +15,10 @@
 
 #include "backend/gpu/device/mma.cuh"
 #include "backend/gpu/device/prelude.cuh"
+#include "backend/gpu/few_rows.h"
 #include "backend/gpu/gpu_rt.h"
-#include "ops/ops.h"
 
 namespace tendon::gpu {
-
-constexpr int kFewRowsMax = 64;
 
 enum class FewRowsNorm { kNone, kRms, kAdaRms };
 
@@ -219,15 +217,6 @@ TENDON_KERNEL void __launch_bounds__(FewRowsShape<Job>::kThreads) few_rows_kerne
     job.finish(place, sums, constants, early);
     if (!kNormed && more) block_sync();  // a norm has its own barrier before `sums` changes
   }
-}
-
-// Not written by an operation of the plan: may be read before the kernels in front have ended.
-inline bool is_constant(const Tensor& t) { return t.value < 0; }
-inline bool is_constant(const NormParams& norm) {
-  return is_constant(norm.gain) && is_constant(norm.scale) && is_constant(norm.shift);
-}
-inline bool few_rows_aligned(const Tensor& t) {
-  return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
 }
 
 template <class Job>

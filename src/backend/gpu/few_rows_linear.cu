@@ -4,15 +4,16 @@
 // the kernel waits for the one in front of it. f32 sums in fixed order: repeats give the same bytes. Bytes moved: w
 // once.
 #include "backend/gpu/device/prelude.cuh"
-#include "backend/gpu/few_rows.cuh"
+#include "backend/gpu/few_rows.h"
+#include "backend/gpu/gpu_rt.h"
 #include "backend/gpu/kernels.h"
 
 namespace tendon::gpu {
 namespace {
 
 constexpr int kColumns = 8;
-constexpr int kWaves = 8;
-constexpr int kThreads = kWaves * kWarpSize;
+constexpr int kThreads = 256;
+constexpr int kWaves = kThreads / kWarpSize;
 constexpr int kDepth = kThreads * 4;  // of one round
 
 struct Args {
@@ -24,20 +25,23 @@ struct Args {
   Activation activation;
 };
 
-// Sums eight values over the wave: lane l gets the total of value l / 4.
+constexpr int kShare = kWarpSize / 8;  // lanes that end up with the same value
+
+// Sums eight values over the wave: lane l gets the total of value l / kShare.
 TENDON_DEVICE float sum_eight(float (&v)[8]) {
 #pragma unroll
   for (int width = 4; width > 0; width /= 2) {  // halves the number of values, and of lanes that hold each
-    const bool upper = (lane() & (4 * width)) != 0;
+    const bool upper = (lane() & (kShare * width)) != 0;
 #pragma unroll
     for (int i = 0; i < width; ++i) {
       const float mine = upper ? v[i + width] : v[i];
       const float other = upper ? v[i] : v[i + width];
-      v[i] = mine + shuffle_xor(other, 4 * width);
+      v[i] = mine + shuffle_xor(other, kShare * width);
     }
   }
-  v[0] += shuffle_xor(v[0], 1);
-  return v[0] + shuffle_xor(v[0], 2);
+#pragma unroll
+  for (int mask = 1; mask < kShare; mask *= 2) v[0] += shuffle_xor(v[0], mask);
+  return v[0];
 }
 
 template <class X, class O>
@@ -71,8 +75,8 @@ TENDON_KERNEL void __launch_bounds__(kThreads) few_rows_linear_kernel(Args a) {
         part[i] = x.v[0] * w[i].v[0] + x.v[1] * w[i].v[1] + x.v[2] * w[i].v[2] + x.v[3] * w[i].v[3];
       }
       const float total = sum_eight(part);
-      float& sum = sums[((row - first_row) * kWaves + wave()) * kColumns + lane() / 4];
-      if (lane() % 4 == 0) sum = round == 0 ? total : sum + total;
+      float& sum = sums[((row - first_row) * kWaves + wave()) * kColumns + lane() / kShare];
+      if (lane() % kShare == 0) sum = round == 0 ? total : sum + total;
     }
   }
   block_sync();

@@ -5,8 +5,8 @@
 #include <algorithm>
 
 #include "backend/gpu/gemm_plain.cuh"
-#include "backend/gpu/gemm_tile.cuh"
 #include "backend/gpu/gpu_rt.h"
+#include "backend/gpu/tiles.cuh"
 
 namespace tendon::gpu {
 namespace {
@@ -42,36 +42,28 @@ struct Instance {
   void (*launch)(const TileArgs& args, dim3 grid, Stream stream);
 };
 
-template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
-constexpr Instance instance(float efficiency, int blocks_per_sm) {
-  return {{kRows, kCols, kDepth, kStages, efficiency, blocks_per_sm},
-          [](const TileArgs& args, dim3 grid, Stream stream) {
-            launch<tile_gemm_kernel<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages>>(
-                {.grid = grid,
-                 .block = kRowWaves * kColWaves * kWarpSize,
-                 .shared_bytes = tile_shared_bytes<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages>(),
-                 .stream = stream},
-                args);
-          }};
-}
-
-// rows, cols, depth, waves along rows and cols, stages. The shared memory of an sm_90 multiprocessor is 227 KB.
-const Instance kInstances[] = {
-    instance<160, 256, 64, 2, 4, 4>(1.0F, 1), instance<160, 256, 64, 2, 4, 3>(1.0F, 1),
-    instance<128, 256, 64, 2, 4, 3>(1.0F, 1), instance<128, 256, 64, 2, 4, 4>(1.0F, 1),
-    instance<128, 256, 32, 2, 4, 4>(1.0F, 1), instance<256, 128, 64, 4, 2, 3>(1.0F, 1),
-    instance<160, 128, 64, 2, 2, 3>(1.0F, 2), instance<128, 128, 64, 2, 2, 3>(1.0F, 2),
-    instance<128, 128, 32, 2, 2, 5>(1.0F, 2), instance<96, 128, 64, 2, 2, 3>(0.9F, 2),
-    instance<64, 256, 64, 1, 4, 2>(0.9F, 2),  instance<64, 128, 64, 2, 2, 4>(0.8F, 2),
-    instance<64, 64, 64, 2, 2, 4>(0.6F, 3),   instance<32, 64, 64, 2, 2, 4>(0.4F, 4),
-    instance<16, 64, 64, 1, 4, 5>(0.25F, 4),
+struct MakeInstance {
+  template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
+  static constexpr Instance tile(float efficiency, int blocks_per_sm) {
+    return {{kRows, kCols, kDepth, kStages, efficiency, blocks_per_sm},
+            [](const TileArgs& args, dim3 grid, Stream stream) {
+              launch<tile_gemm_kernel<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages>>(
+                  {.grid = grid,
+                   .block = kRowWaves * kColWaves * kWarpSize,
+                   .shared_bytes = tile_shared_bytes<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages>(),
+                   .stream = stream},
+                  args);
+            }};
+  }
 };
+
+const auto kInstances = built_tiles<MakeInstance>();
 constexpr int kInstanceCount = static_cast<int>(std::size(kInstances));
 
 struct TileList {
   Tile list[kInstanceCount + 1];
   TileList() {
-    for (int i = 0; i < kInstanceCount; ++i) list[i] = kInstances[i].tile;
+    for (int i = 0; i < kInstanceCount; ++i) list[i] = kInstances[static_cast<size_t>(i)].tile;
     list[kInstanceCount] = {kPlainTile, kPlainTile, kPlainDepth, 1, 0.05F, 2};
   }
 };
@@ -200,7 +192,7 @@ void launch_product(const Product& p, const Cut& cut, void* workspace, Stream st
       with_float_type(p.w.dtype, [&]<class W>(W) { launch_plain<X, W>(p, cut, sink, stream); });
     });
   } else {
-    const Instance& instance = kInstances[cut.tile];
+    const Instance& instance = kInstances[static_cast<size_t>(cut.tile)];
     const TileArgs args{.x = p.x.as<Bf16>(),
                         .w = p.w.as<Bf16>(),
                         .up = p.up.as<Bf16>(),

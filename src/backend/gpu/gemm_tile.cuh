@@ -7,41 +7,16 @@
 // of a group run together), out once.
 #pragma once
 
+#include <array>
+
 #include "backend/gpu/device/mma.cuh"
-#include "backend/gpu/gemm_epilogue.cuh"
+#include "backend/gpu/gemm_blocks.cuh"
 
 namespace tendon::gpu {
-
-struct TileArgs {
-  const Bf16 *x, *w, *up;
-  int64_t x_stride, w_stride;
-  GemmSink sink;
-  int depth;           // K
-  int steps_per_part;  // steps of kDepth that one block walks
-};
 
 struct alignas(8) Pair {
   float first, second;
 };
-
-// Blocks that follow each other share rows of x and columns of w: groups of kGroup tiles along M go through all tiles
-// along N.
-struct TilePlace {
-  int row, col;
-};
-TENDON_DEVICE TilePlace place_of_block(int block, int row_tiles, int col_tiles) {
-  constexpr int kGroup = 8;
-  const int group = block / (kGroup * col_tiles);
-  const int left = row_tiles - group * kGroup;
-  const int rows = left < kGroup ? left : kGroup;
-  const int at = block - group * kGroup * col_tiles;
-  return {group * kGroup + at % rows, at / rows};
-}
-
-template <int kDepth>
-TENDON_DEVICE int permuted(int row, int chunk) {
-  return kDepth == 64 ? chunk ^ (row & 7) : chunk ^ ((row >> 1) & 3);
-}
 
 template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
 TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_kernel(TileArgs a) {
@@ -205,6 +180,21 @@ constexpr int tile_shared_bytes() {
   constexpr int kPipeline = kStages * (kRows + kCols) * kDepth * static_cast<int>(sizeof(Bf16));
   constexpr int kStaging = kRows * kColWaves * (kCols / kColWaves + 8) * static_cast<int>(sizeof(float));
   return kPipeline > kStaging ? kPipeline : kStaging;
+}
+
+// rows, cols, depth, waves along rows and cols, stages. The shared memory of an sm_90 multiprocessor is 227 KB.
+template <class Make>
+constexpr auto built_tiles() {
+  return std::array{
+      Make::template tile<160, 256, 64, 2, 4, 4>(1.0F, 1), Make::template tile<160, 256, 64, 2, 4, 3>(1.0F, 1),
+      Make::template tile<128, 256, 64, 2, 4, 3>(1.0F, 1), Make::template tile<128, 256, 64, 2, 4, 4>(1.0F, 1),
+      Make::template tile<128, 256, 32, 2, 4, 4>(1.0F, 1), Make::template tile<256, 128, 64, 4, 2, 3>(1.0F, 1),
+      Make::template tile<160, 128, 64, 2, 2, 3>(1.0F, 2), Make::template tile<128, 128, 64, 2, 2, 3>(1.0F, 2),
+      Make::template tile<128, 128, 32, 2, 2, 5>(1.0F, 2), Make::template tile<96, 128, 64, 2, 2, 3>(0.9F, 2),
+      Make::template tile<64, 256, 64, 1, 4, 2>(0.9F, 2),  Make::template tile<64, 128, 64, 2, 2, 4>(0.8F, 2),
+      Make::template tile<64, 64, 64, 2, 2, 4>(0.6F, 3),   Make::template tile<32, 64, 64, 2, 2, 4>(0.4F, 4),
+      Make::template tile<16, 64, 64, 1, 4, 5>(0.25F, 4),
+  };
 }
 
 }  // namespace tendon::gpu

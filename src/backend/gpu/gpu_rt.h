@@ -7,7 +7,14 @@
 
 #ifdef TENDON_SIMT
 #include "backend/sim/device_words.h"
+#include "backend/sim/named_kernels.h"
 #include "backend/sim/sim_stream.h"
+#elif defined(__HIP__)
+#include <tuple>
+#include <utility>
+
+#include "backend/hip/device_words.h"
+#include "backend/hip/launch.h"
 #else
 #include <atomic>
 
@@ -50,12 +57,32 @@ inline bool has_clusters() { return true; }
 
 template <auto kKernel, class... Args>
 void launch(const LaunchShape& shape, const Args&... args) {
+  sim::keep_name<kKernel>();
   sim::submit(shape.stream, simt::Kernel{{.grid = shape.grid,
                                           .block = shape.block,
                                           .shared_bytes = shape.shared_bytes,
                                           .overlaps = shape.overlaps,
                                           .cluster = shape.cluster},
                                          [args...] { kKernel(args...); }});
+}
+#elif defined(__HIP__)
+inline bool has_clusters() { return false; }
+
+template <class... Parameters, class... Args>
+void launch_with(const void* kernel, void (*)(Parameters...), const LaunchShape& shape, const Args&... args) {
+  std::tuple<Parameters...> values(args...);
+  const hip::LaunchSize size{.grid = {shape.grid.x, shape.grid.y, shape.grid.z},
+                             .block = {shape.block.x, shape.block.y, shape.block.z},
+                             .shared_bytes = shape.shared_bytes};
+  [&]<size_t... i>(std::index_sequence<i...>) {
+    void* addresses[] = {&std::get<i>(values)...};
+    hip::launch_kernel(kernel, size, shape.stream, addresses);
+  }
+  (std::index_sequence_for<Parameters...>());
+}
+template <auto kKernel, class... Args>
+void launch(const LaunchShape& shape, const Args&... args) {
+  launch_with(reinterpret_cast<const void*>(kKernel), kKernel, shape, args...);
 }
 #else
 // Throws Error(kDevice) naming the call.

@@ -2,7 +2,6 @@
 #pragma once
 
 #include <memory>
-#include <string_view>
 
 #include "backend/registry.h"
 #include "backend/sim/sim_runtime.h"
@@ -12,9 +11,5 @@ namespace tendon::sim {
 // `runtime`: where to put a pointer to the backend's card, for its counters.
 std::unique_ptr<Backend> make_sim_backend(const SimOptions& sim, const BackendOptions& options,
                                           gpu::Runtime** runtime = nullptr);
-
-// "reverse,no-library,allocation=3": orders of threads and faults, separated by commas. Throws Error(kBadUse) for a
-// word it does not know.
-SimOptions parse_sim_options(std::string_view words);
 
 }  // namespace tendon::sim

@@ -30,6 +30,10 @@ struct SimOptions {
   size_t failing_node = 0;  // with kNode: which piece of work of a capture, from 0
 };
 
+// "reverse,no-library,allocation=3": orders of threads and faults, separated by commas. Throws Error(kBadUse) for a
+// word it does not know.
+SimOptions parse_sim_options(std::string_view words);
+
 std::unique_ptr<gpu::Runtime> make_sim_runtime(const SimOptions& options, int device = 0);
 
 }  // namespace tendon::sim

@@ -7,13 +7,18 @@
 #include "backend/gpu/gpu_rt.h"
 #include "base/dtype.h"
 
+// Lanes of a wave: a macro, for it decides which tiles are compiled.
+#ifdef TENDON_SIMT
+#define TENDON_WAVE_LANES TENDON_WARP_SIZE
+#elif defined(__HIP__)
+#define TENDON_WAVE_LANES 64
+#else
+#define TENDON_WAVE_LANES 32
+#endif
+
 namespace tendon::gpu {
 
-#ifdef TENDON_SIMT
-constexpr int kWarpSize = simt::kWaveSize;
-#else
-constexpr int kWarpSize = 32;
-#endif
+constexpr int kWarpSize = TENDON_WAVE_LANES;
 
 TENDON_DEVICE int lane() { return static_cast<int>(threadIdx.x) & (kWarpSize - 1); }
 TENDON_DEVICE int wave() { return static_cast<int>(threadIdx.x) / kWarpSize; }
@@ -26,7 +31,11 @@ inline float shuffle_xor(float value, int mask, TENDON_HERE) {
 #else
 TENDON_DEVICE void block_sync() { __syncthreads(); }
 TENDON_DEVICE void wave_sync() { __syncwarp(); }
+#ifdef __HIP__
+TENDON_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor(value, mask); }
+#else
 TENDON_DEVICE float shuffle_xor(float value, int mask) { return __shfl_xor_sync(0xffffffffU, value, mask); }
+#endif
 #endif
 
 TENDON_DEVICE float wave_sum(float value) {
@@ -77,6 +86,10 @@ TENDON_DEVICE float widen(Bf16 value) { return __uint_as_float(static_cast<uint3
 TENDON_DEVICE uint32_t pack_bf16(float low, float high) {  // round to nearest even
 #ifdef TENDON_SIMT
   return to_bf16(low).bits | static_cast<uint32_t>(to_bf16(high).bits) << 16;
+#elif defined(__HIP__)
+  using Floats = float __attribute__((ext_vector_type(2)));
+  using Halves = __bf16 __attribute__((ext_vector_type(2)));
+  return __builtin_bit_cast(uint32_t, __builtin_convertvector(Floats{low, high}, Halves));
 #else
   uint32_t packed;
   asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(packed) : "f"(high), "f"(low));
@@ -126,15 +139,29 @@ TENDON_DEVICE void store_pair(float* p, float a, float b) {
 struct alignas(16) Octet {
   uint32_t pair[4];
 };
+TENDON_DEVICE Octet load_octet(const Bf16* p) { return *reinterpret_cast<const Octet*>(p); }
+TENDON_DEVICE void store_octet(Bf16* p, const Octet& v) { *reinterpret_cast<Octet*>(p) = v; }
+TENDON_DEVICE void store_quad(Bf16* p, uint32_t first, uint32_t second) {  // two pairs, 8-byte aligned
+  struct alignas(8) Quad {
+    uint32_t pair[2];
+  };
+  *reinterpret_cast<Quad*>(p) = {{first, second}};
+}
 TENDON_DEVICE float low_bf16(uint32_t pair) { return __uint_as_float(pair << 16); }
 TENDON_DEVICE float high_bf16(uint32_t pair) { return __uint_as_float(pair & 0xffff0000U); }
 
 // What the kernel in front may just have written is read from the second-level cache, behind wait_for_producers().
-#ifdef TENDON_SIMT
-inline Octet load_fresh(const Bf16* p) { return *reinterpret_cast<const Octet*>(p); }
-inline float load_fresh_value(const Bf16* p) { return widen(*p); }
-inline Vec<float> load_fresh_four(const float* p) { return load_vec(p); }
-inline Vec<float> load_fresh_four(const Bf16* p) { return {{widen(p[0]), widen(p[1]), widen(p[2]), widen(p[3])}}; }
+#if defined(TENDON_SIMT) || defined(__HIP__)  // nothing overlaps on a HIP card
+TENDON_DEVICE Octet load_fresh(const Bf16* p) { return load_octet(p); }
+TENDON_DEVICE float load_fresh_value(const Bf16* p) { return widen(*p); }
+TENDON_DEVICE Vec<float> load_fresh_four(const float* p) { return load_vec(p); }
+TENDON_DEVICE Vec<float> load_fresh_four(const Bf16* p) {
+  struct alignas(8) Four {
+    Bf16 v[4];
+  };
+  const Four four = *reinterpret_cast<const Four*>(p);
+  return {{widen(four.v[0]), widen(four.v[1]), widen(four.v[2]), widen(four.v[3])}};
+}
 #else
 TENDON_DEVICE Octet load_fresh(const Bf16* p) {
   Octet v;

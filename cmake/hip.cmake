@@ -1,0 +1,57 @@
+# AMD kernels by any clang that knows the cards; nothing of ROCm is needed.
+#
+#   tendon_find_hip(<reason>)      sets TENDON_HIP_COMPILER, and <reason> to why it will not do (empty when it will)
+#   tendon_hip_library(<name> SOURCES a.cu ...)   an imported static library: host code and code objects of each source
+set(TENDON_HIP_ARCHITECTURES "gfx942;gfx950" CACHE STRING "AMD cards that the HIP kernels are built for")
+
+set(tendon_hip_language -x hip -std=c++20 -nogpuinc -nogpulib -nohipwrapperinc --no-offload-new-driver
+    -mcode-object-version=5)  # 5: the newest that both ROCm 6 and 7 load
+foreach(architecture ${TENDON_HIP_ARCHITECTURES})
+  list(APPEND tendon_hip_language --offload-arch=${architecture})
+endforeach()
+
+function(tendon_find_hip reason)
+  find_program(TENDON_HIP_COMPILER NAMES clang++-22 amdclang++ HINTS /opt/rocm/bin DOC "clang that compiles AMD kernels")
+  set(why "")
+  if(NOT TENDON_HIP_COMPILER)
+    set(why "there is no clang++-22 (packages clang-22 lld-22 clang-tools-22) and no amdclang++")
+  else()
+    set(probe ${PROJECT_BINARY_DIR}/CMakeFiles/hip_probe)
+    file(WRITE ${probe}.cu "__attribute__((device)) int x;\n")
+    execute_process(COMMAND ${TENDON_HIP_COMPILER} ${tendon_hip_language} -c ${probe}.cu -o ${probe}.o
+                    RESULT_VARIABLE failed OUTPUT_QUIET ERROR_VARIABLE words)
+    if(failed)
+      string(REGEX REPLACE "\n.*" "" words "${words}")
+      set(why "${TENDON_HIP_COMPILER} cannot build for ${TENDON_HIP_ARCHITECTURES}: ${words}")
+    endif()
+  endif()
+  set(${reason} "${why}" PARENT_SCOPE)
+endfunction()
+
+function(tendon_hip_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
+  set(folder ${CMAKE_CURRENT_BINARY_DIR}/${name})
+  file(MAKE_DIRECTORY ${folder})
+  set(includes $<TARGET_PROPERTY:tendon_ops,INTERFACE_INCLUDE_DIRECTORIES>
+      $<TARGET_PROPERTY:tendon_base,INTERFACE_INCLUDE_DIRECTORIES> ${PROJECT_BINARY_DIR}/include_roots/backend)
+  set(objects "")
+  foreach(source ${ARG_SOURCES})
+    get_filename_component(stem ${source} NAME_WE)
+    get_filename_component(source ${source} ABSOLUTE)
+    set(object ${folder}/${stem}.o)
+    add_custom_command(
+      OUTPUT ${object}
+      COMMAND ${TENDON_HIP_COMPILER} ${tendon_hip_language} -O3 -DNDEBUG -fPIC -Wall -Wextra -Wpedantic -Wshadow -Wconversion
+              -Wno-sign-conversion "$<$<BOOL:${TENDON_WERROR}>:-Werror>" "-I$<JOIN:${includes},;-I>" -MD -MF ${object}.d
+              -MT ${object} -c ${source} -o ${object}
+      DEPENDS ${source} DEPFILE ${object}.d COMMENT "Building HIP object ${stem}.o" COMMAND_EXPAND_LISTS VERBATIM)
+    list(APPEND objects ${object})
+  endforeach()
+  set(archive ${folder}/lib${name}.a)
+  add_custom_command(OUTPUT ${archive} COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}
+                     COMMAND ${CMAKE_AR} qcs ${archive} ${objects} DEPENDS ${objects} VERBATIM)
+  add_custom_target(${name}_archive DEPENDS ${archive})
+  add_library(${name} STATIC IMPORTED GLOBAL)
+  set_target_properties(${name} PROPERTIES IMPORTED_LOCATION ${archive} TENDON_OBJECTS "${objects}")
+  add_dependencies(${name} ${name}_archive)
+endfunction()
