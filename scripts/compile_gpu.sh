@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# Compiles every tracked GPU source, device code included, without needing a card. What has no compiler here is skipped
+# Compiles every tracked GPU source for NVIDIA cards, device code included, without needing a card. (Those for AMD cards
+# are part of the build.) What has no compiler here is skipped
 # with a line that says so.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -32,10 +33,7 @@ compile_all() {
 nvcc=nvcc
 command -v nvcc >/dev/null || nvcc=/usr/local/cuda/bin/nvcc
 mapfile -t cuda_sources < <(source_files '*.cu')
-mapfile -t hip_sources < <(source_files '*.hip')
 compile_all CUDA "$nvcc" "${cuda_sources[@]}" -- -std=c++20 -O1 -Isrc -gencode=arch=compute_90a,code=sm_90a
-compile_all HIP clang++-22 "${hip_sources[@]}" -- -x hip -std=c++20 -O1 -Isrc -nogpuinc -nogpulib \
-  --offload-device-only --no-gpu-bundle-output --offload-arch=gfx942 -mcode-object-version=5
 
 # The host side of the CUDA backend, with the toolkit's headers.
 cuda_include=$(dirname "$(dirname "$(readlink -f "$(command -v "$nvcc" || echo /nonexistent/bin/nvcc)")")")/include

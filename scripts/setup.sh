@@ -2,7 +2,8 @@
 # Installs what tendon needs from the distribution's packages. Safe to repeat: does nothing when all is present.
 #
 #   scripts/setup.sh                  compiler, build tools, libraries, test libraries
-#   scripts/setup.sh --dev            these, and clang-format, clang-tidy, clang with libFuzzer, Chromium for a test
+#   scripts/setup.sh --dev            these, clang-format, clang-tidy, clang with libFuzzer, Chromium for a test, and for
+#                                     AMD cards clang 22 and AMD's runtime library (which finds no card where there is none)
 #   scripts/setup.sh --runtime-only   only the shared libraries that a built `tendon` loads
 #   scripts/setup.sh --list           print the packages and stop
 #
@@ -42,6 +43,11 @@ clang-14             1:14.0.6-12          library
 libclang-rt-14-dev   1:14.0.6-12          library
 libomp-14-dev        1:14.0.6-12          library
 chromium             108.0.5359.94-1      tool
+clang-22             1:22.1.8-1~deb12u1   tool
+clang-tools-22       1:22.1.8-1~deb12u1   tool
+lld-22               1:22.1.8-1~deb12u1   tool
+llvm-22              1:22.1.8-1~deb12u1   tool
+libamdhip64-5        5.2.3-8              library
 '
 runtime_packages='
 libgomp1             12.2.0-14+deb12u1    tool
