@@ -53,7 +53,8 @@ TEST(Hip, ChoosesItselfWhenThereIsACard) {
   EXPECT_THAT(info.runtime, HasSubstr("libamdhip64.so.7"));
 }
 
-// --- the command, in processes of their own: the library is opened once -----------------------------------------------
+// --- the command, in processes of their own: the library is opened once
+// -----------------------------------------------
 
 Result bench(const char* fake, const Args& more = {}) {
   setenv("TENDON_FAKE_HIP", fake, 1);
@@ -74,10 +75,11 @@ TEST(HipCommand, RunsOnBothKindsOfCards) {
 }
 
 TEST(HipCommand, DeviceTroubleHasExitCodeFour) {
-  const std::vector<std::pair<const char*, const char*>> cases = {
-      {"count=0", "No AMD card is visible"}, {"gfx=900", "gfx900; tendon needs gfx942"},
-      {"gfx=990", "gfx942,gfx950 only"},     {"allocation=1", "Not enough memory"},
-      {"memory-kb=300", "Not enough memory"}};
+  const std::vector<std::pair<const char*, const char*>> cases = {{"count=0", "No AMD card is visible"},
+                                                                  {"gfx=900", "gfx900; tendon needs gfx942"},
+                                                                  {"gfx=990", "gfx942,gfx950 only"},
+                                                                  {"allocation=1", "Not enough memory"},
+                                                                  {"memory-kb=300", "Not enough memory"}};
   for (const auto& [fake, part] : cases) {
     const Result result = bench(fake);
     EXPECT_EQ(result.code, 4) << fake;

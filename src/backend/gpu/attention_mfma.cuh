@@ -5,8 +5,8 @@
 // Both products are computed transposed: logits (keys, rows) = k · qᵀ, out (width, rows) = vᵀ · pᵀ. A lane then has one
 // query row, l mod 16, in all of it, its probabilities are the operand of the second product as they are, and it stores
 // four neighbouring columns. For this V lies transposed in shared memory; its keys stand in the order in which the
-// first product leaves them: group g = l / 16 has keys 4g .. 4g + 3 and 16 + 4g .. + 3. Head widths up to 256, padded to
-// a multiple of 16, for the logits of 32.
+// first product leaves them: group g = l / 16 has keys 4g .. 4g + 3 and 16 + 4g .. + 3. Head widths up to 256, padded
+// to a multiple of 16, for the logits of 32.
 #pragma once
 
 #include "backend/gpu/attention_args.cuh"
@@ -24,8 +24,8 @@ struct Layout {
   static constexpr int kPitch = kDepth + 8;  // eight rows fall into different banks
   static constexpr int kKValues = kKeys * kPitch;
   static constexpr int kBytes = (kKValues + kWidth * kKeys) * static_cast<int>(sizeof(Bf16));
-  static constexpr int kKCopies = (kKeys * kDepth / 8 + kThreads - 1) / kThreads;    // octets a thread
-  static constexpr int kVUnits = kKeys / 4 * kWidth / 8;                            // of four keys × eight columns
+  static constexpr int kKCopies = (kKeys * kDepth / 8 + kThreads - 1) / kThreads;  // octets a thread
+  static constexpr int kVUnits = kKeys / 4 * kWidth / 8;                           // of four keys × eight columns
   static constexpr int kVCopies = (kVUnits + kThreads - 1) / kThreads;
 };
 TENDON_DEVICE int v_chunk(int row, int chunk) { return chunk ^ ((row >> 1) & 3); }
@@ -107,9 +107,8 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
 #pragma unroll
   for (int d = 0; d < L::kDepth / 32; ++d) {
     const int col = d * 32 + group * 8;
-    q[d] = has_row && col < a.width
-               ? load_octet(static_cast<const Bf16*>(a.q) + a.offset(b, kv, row, a.q_stride) + col)
-               : Octet{};
+    q[d] = has_row && col < a.width ? load_octet(static_cast<const Bf16*>(a.q) + a.offset(b, kv, row, a.q_stride) + col)
+                                    : Octet{};
   }
 
   float sums[kWidth / 16][4] = {};

@@ -1,5 +1,5 @@
-// Attention tiles on mma.m16n8k16 (bf16, f32 sums). A block takes 64 query rows and a range of keys: K and V tiles of 32
-// keys go through shared memory. Two groups of four waves take every other tile and join at the end: one group alone
+// Attention tiles on mma.m16n8k16 (bf16, f32 sums). A block takes 64 query rows and a range of keys: K and V tiles of
+// 32 keys go through shared memory. Two groups of four waves take every other tile and join at the end: one group alone
 // leaves the tensor cores waiting for shared memory. Head widths up to 256, padded to a multiple of 16.
 #pragma once
 

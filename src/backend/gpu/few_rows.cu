@@ -15,10 +15,12 @@ constexpr int kNormDepth = 1024;
 
 struct Nothing {};
 
+constexpr int groups_of(int wanted) { return wanted < kFewRowsGroups ? wanted : kFewRowsGroups; }
+
 // Blocks of 8·kPairs pairs of outputs: columns of a head's first half with their partners, or 16·kPairs columns of v.
 template <FewRowsNorm kNormKind, int kRowGroups>
 struct QkvJob {
-  static constexpr int kGroups = kRowGroups, kWaves = 8, kPairs = kRowGroups, kTiles = 2 * kPairs;
+  static constexpr int kGroups = groups_of(kRowGroups), kWaves = 8, kPairs = kRowGroups, kTiles = 2 * kPairs;
   static constexpr int kBlocks = 4, kRowBlocks = 4;
   static constexpr FewRowsNorm kNorm = kNormKind;
   struct Constants {
@@ -89,7 +91,7 @@ struct QkvJob {
 // Blocks of 16·kRowGroups outputs: tiles of gate rows, then the same tiles of up rows.
 template <FewRowsNorm kNormKind, int kRowGroups>
 struct GateUpJob {
-  static constexpr int kGroups = kRowGroups, kWaves = 8, kColumns = 16 * kRowGroups, kTiles = kColumns / 4;
+  static constexpr int kGroups = groups_of(kRowGroups), kWaves = 8, kColumns = 16 * kRowGroups, kTiles = kColumns / 4;
   static constexpr int kBlocks = 4, kRowBlocks = 4;
   static constexpr FewRowsNorm kNorm = kNormKind;
 
@@ -121,7 +123,7 @@ struct GateUpJob {
 // Blocks of eight outputs.
 template <int kDepthBlocks, int kRowGroups>
 struct ResidualJob {
-  static constexpr int kGroups = kRowGroups, kWaves = 16, kTiles = 1, kBlocks = kDepthBlocks, kRowBlocks = 4;
+  static constexpr int kGroups = groups_of(kRowGroups), kWaves = 16, kTiles = 1, kBlocks = kDepthBlocks, kRowBlocks = 4;
   static constexpr FewRowsNorm kNorm = FewRowsNorm::kNone;
   struct Constants {
     float bias, gate;

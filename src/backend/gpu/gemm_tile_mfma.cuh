@@ -1,10 +1,10 @@
 // A block's tile of a bf16 product, by the matrix units of waves of 64 lanes. The formula stands at Product in gemm.h.
 //   x (M, K), w, up (N, K) bf16, rows 16-byte aligned, K a multiple of eight; sums f32.
-// While a step of kDepth columns is multiplied out of shared memory, the next one is on its way into registers; with two
-// stages it goes into the other half of shared memory, with one into the same place behind a second barrier. Rows are
-// permuted as in gemm_blocks.cuh. Rows of w are the left operand: a lane then holds four neighbouring output columns of
-// one row. Sums leave through shared memory, sixteen rows of a wave at a time, so that the whole needs no more than
-// 64 KB. Bytes moved: tiles along N times x, tiles along M times w, out once.
+// While a step of kDepth columns is multiplied out of shared memory, the next one is on its way into registers; with
+// two stages it goes into the other half of shared memory, with one into the same place behind a second barrier. Rows
+// are permuted as in gemm_blocks.cuh. Rows of w are the left operand: a lane then holds four neighbouring output
+// columns of one row. Sums leave through shared memory, sixteen rows of a wave at a time, so that the whole needs no
+// more than 64 KB. Bytes moved: tiles along N times x, tiles along M times w, out once.
 #pragma once
 
 #include <array>

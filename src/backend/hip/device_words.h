@@ -38,11 +38,9 @@ template <class Read>
 struct Coordinate {
   __device__ operator unsigned() const { return Read::value(); }
 };
-#define TENDON_COORDINATE(name, expression)               \
-  struct name {                                           \
-    TENDON_DEVICE static unsigned value() {               \
-      return static_cast<unsigned>(expression);           \
-    }                                                     \
+#define TENDON_COORDINATE(name, expression)                                             \
+  struct name {                                                                         \
+    TENDON_DEVICE static unsigned value() { return static_cast<unsigned>(expression); } \
   }
 TENDON_COORDINATE(ThreadX, __builtin_amdgcn_workitem_id_x());
 TENDON_COORDINATE(ThreadY, __builtin_amdgcn_workitem_id_y());
@@ -116,6 +114,5 @@ TENDON_DEVICE void __syncwarp() {
 }
 TENDON_DEVICE float __shfl_xor(float value, int mask) {
   const int lane = static_cast<int>(threadIdx.x) & 63;
-  return __builtin_bit_cast(float,
-                            __builtin_amdgcn_ds_bpermute((lane ^ mask) * 4, __builtin_bit_cast(int, value)));
+  return __builtin_bit_cast(float, __builtin_amdgcn_ds_bpermute((lane ^ mask) * 4, __builtin_bit_cast(int, value)));
 }

@@ -29,44 +29,43 @@ using ModuleHandle = struct ihipModule_t*;
 using FunctionHandle = struct ihipModuleSymbol_t*;
 
 // name, type; all must be there.
-#define TENDON_HIP_FUNCTIONS(F)                                                                                       \
-  F(hipGetDeviceCount, Error (*)(int* count))                                                                         \
-  F(hipSetDevice, Error (*)(int device))                                                                              \
-  F(hipDeviceGetName, Error (*)(char* name, int bytes, int device))                                                   \
-  F(hipDeviceGetAttribute, Error (*)(int* value, int attribute, int device))                                          \
-  F(hipRuntimeGetVersion, Error (*)(int* version))                                                                    \
-  F(hipDriverGetVersion, Error (*)(int* version))                                                                     \
-  F(hipMemGetInfo, Error (*)(size_t * free, size_t * total))                                                          \
-  F(hipGetLastError, Error (*)())                                                                                     \
-  F(hipGetErrorName, const char* (*)(Error error))                                                                    \
-  F(hipGetErrorString, const char* (*)(Error error))                                                                  \
-  F(hipMalloc, Error (*)(void** memory, size_t bytes))                                                                \
-  F(hipFree, Error (*)(void* memory))                                                                                 \
-  F(hipHostMalloc, Error (*)(void** memory, size_t bytes, unsigned flags))                                            \
-  F(hipHostFree, Error (*)(void* memory))                                                                             \
-  F(hipMemcpyAsync, Error (*)(void* to, const void* from, size_t bytes, int kind, StreamHandle stream))                     \
-  F(hipMemsetAsync, Error (*)(void* memory, int value, size_t bytes, StreamHandle stream))                                  \
-  F(hipStreamCreateWithFlags, Error (*)(StreamHandle * stream, unsigned flags))                                             \
-  F(hipStreamDestroy, Error (*)(StreamHandle stream))                                                                       \
-  F(hipStreamSynchronize, Error (*)(StreamHandle stream))                                                                   \
-  F(hipStreamBeginCapture, Error (*)(StreamHandle stream, int mode))                                                        \
-  F(hipStreamEndCapture, Error (*)(StreamHandle stream, GraphHandle * graph))                                                     \
-  F(hipStreamIsCapturing, Error (*)(StreamHandle stream, int* status))                                                      \
-  F(hipGraphInstantiate, Error (*)(ExecHandle * exec, GraphHandle graph, void** node, char* log, size_t log_bytes))          \
-  F(hipGraphLaunch, Error (*)(ExecHandle exec, StreamHandle stream))                                                         \
-  F(hipGraphExecDestroy, Error (*)(ExecHandle exec))                                                                   \
-  F(hipGraphDestroy, Error (*)(GraphHandle graph))                                                                          \
-  F(hipEventCreate, Error (*)(EventHandle * event))                                                                         \
-  F(hipEventDestroy, Error (*)(EventHandle event))                                                                          \
-  F(hipEventRecord, Error (*)(EventHandle event, StreamHandle stream))                                                            \
-  F(hipEventElapsedTime, Error (*)(float* ms, EventHandle from, EventHandle to))                                                  \
-  F(hipModuleLoadData, Error (*)(ModuleHandle * module, const void* image))                                                 \
-  F(hipModuleUnload, Error (*)(ModuleHandle module))                                                                        \
-  F(hipModuleGetFunction, Error (*)(FunctionHandle * function, ModuleHandle module, const char* name))                            \
-  F(hipModuleLaunchKernel,                                                                                            \
-    Error (*)(FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z, unsigned block_x,                 \
-              unsigned block_y, unsigned block_z, unsigned shared_bytes, StreamHandle stream, void** parameters,            \
-              void** extra))
+#define TENDON_HIP_FUNCTIONS(F)                                                                                     \
+  F(hipGetDeviceCount, Error (*)(int* count))                                                                       \
+  F(hipSetDevice, Error (*)(int device))                                                                            \
+  F(hipDeviceGetName, Error (*)(char* name, int bytes, int device))                                                 \
+  F(hipDeviceGetAttribute, Error (*)(int* value, int attribute, int device))                                        \
+  F(hipRuntimeGetVersion, Error (*)(int* version))                                                                  \
+  F(hipDriverGetVersion, Error (*)(int* version))                                                                   \
+  F(hipMemGetInfo, Error (*)(size_t * free, size_t * total))                                                        \
+  F(hipGetLastError, Error (*)())                                                                                   \
+  F(hipGetErrorName, const char* (*)(Error error))                                                                  \
+  F(hipGetErrorString, const char* (*)(Error error))                                                                \
+  F(hipMalloc, Error (*)(void** memory, size_t bytes))                                                              \
+  F(hipFree, Error (*)(void* memory))                                                                               \
+  F(hipHostMalloc, Error (*)(void** memory, size_t bytes, unsigned flags))                                          \
+  F(hipHostFree, Error (*)(void* memory))                                                                           \
+  F(hipMemcpyAsync, Error (*)(void* to, const void* from, size_t bytes, int kind, StreamHandle stream))             \
+  F(hipMemsetAsync, Error (*)(void* memory, int value, size_t bytes, StreamHandle stream))                          \
+  F(hipStreamCreateWithFlags, Error (*)(StreamHandle * stream, unsigned flags))                                     \
+  F(hipStreamDestroy, Error (*)(StreamHandle stream))                                                               \
+  F(hipStreamSynchronize, Error (*)(StreamHandle stream))                                                           \
+  F(hipStreamBeginCapture, Error (*)(StreamHandle stream, int mode))                                                \
+  F(hipStreamEndCapture, Error (*)(StreamHandle stream, GraphHandle * graph))                                       \
+  F(hipStreamIsCapturing, Error (*)(StreamHandle stream, int* status))                                              \
+  F(hipGraphInstantiate, Error (*)(ExecHandle * exec, GraphHandle graph, void** node, char* log, size_t log_bytes)) \
+  F(hipGraphLaunch, Error (*)(ExecHandle exec, StreamHandle stream))                                                \
+  F(hipGraphExecDestroy, Error (*)(ExecHandle exec))                                                                \
+  F(hipGraphDestroy, Error (*)(GraphHandle graph))                                                                  \
+  F(hipEventCreate, Error (*)(EventHandle * event))                                                                 \
+  F(hipEventDestroy, Error (*)(EventHandle event))                                                                  \
+  F(hipEventRecord, Error (*)(EventHandle event, StreamHandle stream))                                              \
+  F(hipEventElapsedTime, Error (*)(float* ms, EventHandle from, EventHandle to))                                    \
+  F(hipModuleLoadData, Error (*)(ModuleHandle * module, const void* image))                                         \
+  F(hipModuleUnload, Error (*)(ModuleHandle module))                                                                \
+  F(hipModuleGetFunction, Error (*)(FunctionHandle * function, ModuleHandle module, const char* name))              \
+  F(hipModuleLaunchKernel, Error (*)(FunctionHandle function, unsigned grid_x, unsigned grid_y, unsigned grid_z,    \
+                                     unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,   \
+                                     StreamHandle stream, void** parameters, void** extra))
 
 struct Library {
   std::string file;  // "libamdhip64.so.6"

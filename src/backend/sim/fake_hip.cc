@@ -108,8 +108,8 @@ int guarded(F&& f) {
   }
 }
 
-int launch(gpu::Runtime& card, const FakeFunction& function, dim3 grid, dim3 block, unsigned shared_bytes,
-           void* stream, void** parameters) {
+int launch(gpu::Runtime& card, const FakeFunction& function, dim3 grid, dim3 block, unsigned shared_bytes, void* stream,
+           void** parameters) {
   if (block.x * block.y * block.z > function.limits.most_threads) {
     return failed(kInvalidConfiguration, fmt::format("blocks of {} threads of a kernel that was compiled for {}",
                                                      block.x * block.y * block.z, function.limits.most_threads));
@@ -120,8 +120,8 @@ int launch(gpu::Runtime& card, const FakeFunction& function, dim3 grid, dim3 blo
                               shared_bytes, driver().shared_bytes()));
   }
   if (stream != card.stream()) return failed(kInvalidHandle, "a launch on another stream");
-  submit(card.stream(), simt::Kernel{{.grid = grid, .block = block, .shared_bytes = shared_bytes},
-                                     function.kernel->body(parameters)});
+  submit(card.stream(),
+         simt::Kernel{{.grid = grid, .block = block, .shared_bytes = shared_bytes}, function.kernel->body(parameters)});
   return kSuccess;
 }
 
@@ -330,8 +330,7 @@ FAKE int hipModuleGetFunction(void** function, void* module, const char* name) {
     const std::string words = demangled(name);
     auto kernel = driver().kernels.find(words);
     if (kernel == driver().kernels.end()) kernel = driver().kernels.find(without_parameters(words));
-    if (kernel == driver().kernels.end())
-      return failed(kNotFound, "the simulated card has no such kernel: " + words);
+    if (kernel == driver().kernels.end()) return failed(kNotFound, "the simulated card has no such kernel: " + words);
     if (kernel->second == nullptr)
       return failed(kNotFound, "the simulated card has two kernels of this name: " + words);
     *function = &(loaded.functions[name] = {kernel->second, code->second});

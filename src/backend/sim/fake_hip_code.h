@@ -14,7 +14,7 @@ struct CodeKernel {
 };
 
 struct CodeObject {
-  int architecture = 0;  // 942, 950; 0: another one
+  int architecture = 0;                       // 942, 950; 0: another one
   std::map<std::string, CodeKernel> kernels;  // by mangled name
 };
 

@@ -31,7 +31,8 @@ constexpr NamedKernel named(void (*)(Parameters...)) {
               return [values = std::tuple<Parameters...>(*static_cast<Parameters*>(parameters[i])...)] {
                 std::apply(kKernel, values);
               };
-            }(std::index_sequence_for<Parameters...>());
+            }
+            (std::index_sequence_for<Parameters...>());
           }};
 }
 
