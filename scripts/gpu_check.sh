@@ -5,8 +5,9 @@
 #   --only LIST    some of these, comma-separated: ops,sanitizer,golden,repeat,bench,torch,ceilings
 #   --quick        about two minutes: the standard workload, bf16 golden values, ten repeats, no sanitizer, no PyTorch
 #   --device N     card index (default 0)
+#   --backend B    cuda (default) or hip
 #
-# Without TENDON_BIN it builds the preset cuda. Environment:
+# Without TENDON_BIN it builds the preset of that name. Environment:
 #   TENDON_BIN=DIR     take `tendon` and `op_check` from there, and libraries that the system lacks (scripts/gpu_bundle.sh)
 #   TENDON_COMMIT=ID   the commit to note where there is no git
 #   PYTHON=…           a Python with PyTorch, for the baseline and the ceilings (default python3; without: left out)
@@ -14,12 +15,13 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-out=gpu_check only='' quick=0 device=0
+out=gpu_check only='' quick=0 device=0 backend=cuda
 while (($#)); do
   case $1 in
     --out) out=${2:?--out needs a folder} && shift ;;
     --only) only=${2:?--only needs a list} && shift ;;
     --device) device=${2:?--device needs a number} && shift ;;
+    --backend) backend=${2:?--backend needs a name} && shift ;;
     --quick) quick=1 ;;
     -h | --help)
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
@@ -47,12 +49,16 @@ if [[ -n ${TENDON_BIN:-} ]]; then
   tendon=$TENDON_BIN/tendon op_check=$TENDON_BIN/op_check
   export LD_LIBRARY_PATH=$TENDON_BIN${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 else
-  scripts/build.sh cuda tendon op_check
-  tendon=build/cuda/cli/tendon op_check=build/cuda/tests/ops/op_check
+  scripts/build.sh "$backend" tendon op_check
+  tendon=build/$backend/cli/tendon op_check=build/$backend/tests/ops/op_check
 fi
 [[ -x $tendon ]] || die "there is no program $tendon"
 python=${PYTHON:-python3}
-export CUDA_VISIBLE_DEVICES=$device
+case $backend in
+  cuda) export CUDA_VISIBLE_DEVICES=$device ;;
+  hip) export HIP_VISIBLE_DEVICES=$device ;;
+  *) die "gpu_check.sh: --backend: there is no backend '$backend' for cards" ;;
+esac
 commit=${TENDON_COMMIT:-$(git -c safe.directory='*' rev-parse --short=10 HEAD 2>/dev/null || echo unknown)}
 
 mkdir -p "$out/log" "$out/bench"
@@ -80,7 +86,10 @@ step() {
 }
 skip() { say "$1: left out: $2" && printf '%s\t-1\t0\t%s\n' "$1" "$2" >>"$steps"; }
 
-if command -v nvidia-smi >/dev/null; then
+if [[ $backend == hip ]]; then
+  { rocminfo || true; amd-smi static || rocm-smi -a || true; cat /opt/rocm/.info/version || true; } \
+    >"$out/log/card.txt" 2>&1
+elif command -v nvidia-smi >/dev/null; then
   nvidia-smi -i "$device" --format=csv \
     --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu,utilization.gpu \
     >"$out/log/card.txt" 2>&1 || true
@@ -91,7 +100,7 @@ bench() {
   local name=$1 calls=$2
   shift 2
   ((!quick)) || calls=$((calls > 200 ? 200 : calls))
-  step "bench_$name" 90 "$tendon" bench --backend cuda --iters "$calls" --json "$out/bench/$name.json" "$@"
+  step "bench_$name" 90 "$tendon" bench --backend "$backend" --iters "$calls" --json "$out/bench/$name.json" "$@"
 }
 if wanted bench; then
   bench pi0 1000 --checkpoint synthetic:pi0 --horizon 10
@@ -104,6 +113,11 @@ if wanted bench; then
     bench pi05_h50 100 --checkpoint synthetic:pi05 --prompt-tokens 200 --horizon 50
   fi
   bench pi05_h10 200 --checkpoint synthetic:pi05 --prompt-tokens 200 --horizon 10
+  if [[ $backend == hip ]] && ((!quick)); then
+    bench pi0_eager 100 --checkpoint synthetic:pi0 --horizon 10 --no-graph
+    step tune 240 "$tendon" tune --backend hip --checkpoint synthetic:pi0 --views 3 --time-budget 180 --out "$out/card.csv"
+    bench pi0_tuned 200 --checkpoint synthetic:pi0 --horizon 10 --gemm-table "$out/card.csv"
+  fi
 fi
 
 if wanted golden; then
@@ -111,10 +125,10 @@ if wanted golden; then
     golden=tests/data/full_$variant/golden.safetensors
     for precision in bf16 f32; do
       if ((quick)) && [[ $precision == f32 ]]; then continue; fi
-      step "golden_${variant}_$precision" 120 "$tendon" check --backend cuda --checkpoint "synthetic:$variant" \
+      step "golden_${variant}_$precision" 120 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant" \
         --precision "$precision" --against "$golden"
     done
-    step "stages_$variant-tiny" 60 "$tendon" check --backend cuda --checkpoint "synthetic:$variant-tiny" --precision f32
+    step "stages_$variant-tiny" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant-tiny" --precision f32
   done
 fi
 
@@ -122,35 +136,36 @@ if wanted repeat; then
   repeats=$((quick ? 10 : 100))
   for variant in pi0 pi05; do
     for horizon in 10 50; do  # the denoise loop as one kernel, and as many
-      step "repeat_${variant}_h$horizon" 60 "$tendon" check --backend cuda --checkpoint "synthetic:$variant" \
+      step "repeat_${variant}_h$horizon" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant" \
         --horizon "$horizon" --against none --repeat-identical "$((horizon == 10 ? 10 * repeats : repeats))"
     done
   done
 fi
 
 if wanted ops; then
-  step ops 150 "$op_check" test --backend cuda --verbose
-  step ops_slow 60 "$op_check" test --backend cuda --slow --verbose
-  step ops_bench 60 "$op_check" bench --backend cuda --seconds 0.05 --json "$out/log/ops_bench.json"
+  step ops 150 "$op_check" test --backend "$backend" --verbose
+  step ops_slow 60 "$op_check" test --backend "$backend" --slow --verbose
+  step ops_bench 60 "$op_check" bench --backend "$backend" --seconds 0.05 --json "$out/log/ops_bench.json"
 fi
 
 if wanted sanitizer; then
-  sanitizer=$(command -v compute-sanitizer || true)
-  [[ -n $sanitizer || ! -x /usr/local/cuda/bin/compute-sanitizer ]] || sanitizer=/usr/local/cuda/bin/compute-sanitizer
+  sanitizer=''
+  [[ $backend != cuda ]] || sanitizer=$(command -v compute-sanitizer || true)
+  [[ -n $sanitizer || $backend != cuda || ! -x /usr/local/cuda/bin/compute-sanitizer ]] || sanitizer=/usr/local/cuda/bin/compute-sanitizer
   if [[ -z $sanitizer ]]; then
     skip sanitizer 'there is no compute-sanitizer'
   else
     for tool in memcheck racecheck; do
       checked=("$sanitizer" --tool "$tool" --error-exitcode 9)
-      step "${tool}_ops" 90 "${checked[@]}" "$op_check" test --backend cuda --max-elements 20000
+      step "${tool}_ops" 90 "${checked[@]}" "$op_check" test --backend "$backend" --max-elements 20000
       for variant in pi0 pi05; do
-        step "${tool}_$variant-tiny" 60 "${checked[@]}" "$tendon" check --backend cuda \
+        step "${tool}_$variant-tiny" 60 "${checked[@]}" "$tendon" check --backend "$backend" \
           --checkpoint "synthetic:$variant-tiny" --steps 2
       done
     done
     # The persistent denoise kernel takes the published widths only.
     for tool in memcheck synccheck; do
-      step "${tool}_loop" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tendon" check --backend cuda \
+      step "${tool}_loop" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tendon" check --backend "$backend" \
         --checkpoint synthetic:pi0 --horizon 10 --views 1 --steps 2 --against none --repeat-identical 2
     done
   fi

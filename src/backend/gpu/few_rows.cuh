@@ -1,8 +1,8 @@
 // out = epilogue(norm(x) · wᵀ) for up to 64 rows, where the weights are the traffic: the shared body of the action
 // expert's products.
 //
-// A block owns kTiles groups of eight weight rows and the whole depth K, which its waves share out. It reads its part of
-// the weights once, all of it in flight at once, and before it waits for the kernels in front. Rows of x are taken
+// A block owns kTiles groups of eight weight rows and the whole depth K, which its waves share out. It reads its part
+// of the weights once, all of it in flight at once, and before it waits for the kernels in front. Rows of x are taken
 // sixteen at a time; the waves' sums meet in shared memory and are added in wave order, so that repeats give the same
 // bytes. The kernel itself depends on the matrix units: few_rows_mma.cuh, few_rows_mfma.cuh.
 #pragma once

@@ -1,8 +1,8 @@
 // The kernel of few_rows.cuh on the matrix units of waves of 64 lanes.
 //
 // Weights go straight into registers: one thread alone reads each of them, and loads are asynchronous there anyway. Two
-// groups of eight weight rows are one operand of sixteen; where a job has a single group, the other half is zero. Lane l
-// holds row l mod 16 of x and of the operand, and of every 32 values of depth 8·(l / 16) .. + 7. Weights are the left
+// groups of eight weight rows are one operand of sixteen; where a job has a single group, the other half is zero. Lane
+// l holds row l mod 16 of x and of the operand, and of every 32 values of depth 8·(l / 16) .. + 7. Weights are the left
 // operand, so that a lane ends up with four neighbouring outputs of one row.
 #pragma once
 
@@ -17,8 +17,8 @@ template <class Job>
 struct FewRowsShape {
   static constexpr int kGroupThreads = Job::kWaves * kWarpSize;
   static constexpr int kThreads = kGroupThreads;
-  static constexpr int kUnits = (Job::kTiles + 1) / 2;  // operands of sixteen weight rows
-  static constexpr int kPitch = Job::kTiles * 8 + 4;    // of the sums: 16-byte rows, few bank conflicts
+  static constexpr int kUnits = (Job::kTiles + 1) / 2;            // operands of sixteen weight rows
+  static constexpr int kPitch = Job::kTiles * 8 + 4;              // of the sums: 16-byte rows, few bank conflicts
   static constexpr int kDepth = Job::kWaves * Job::kBlocks * 32;  // of one round
   static constexpr size_t kWeightBytes = 0;                       // of shared memory
   static constexpr size_t kSums = size_t{Job::kWaves} * 16 * kPitch;
@@ -39,7 +39,8 @@ struct FewRowsNormed {
 #pragma unroll
     for (int i = 0; i < 4; ++i) {
       float shift[2] = {0, 0};
-      if constexpr (Job::kNorm == FewRowsNorm::kAdaRms) shift[0] = shifts[at + 2 * i], shift[1] = shifts[at + 2 * i + 1];
+      if constexpr (Job::kNorm == FewRowsNorm::kAdaRms)
+        shift[0] = shifts[at + 2 * i], shift[1] = shifts[at + 2 * i + 1];
       x.pair[i] = pack_bf16(low_bf16(x.pair[i]) * scale * gains[at + 2 * i] + shift[0],
                             high_bf16(x.pair[i]) * scale * gains[at + 2 * i + 1] + shift[1]);
     }
@@ -114,7 +115,8 @@ TENDON_KERNEL void __launch_bounds__(FewRowsShape<Job>::kThreads) few_rows_kerne
   const auto load_rows = [&](int first_row, int first_block) {
     const Bf16* const from = row_of(first_row);
 #pragma unroll
-    for (int block = 0; block < kRowBlocks; ++block) x[block] = load_fresh(from + first_depth + (first_block + block) * 32);
+    for (int block = 0; block < kRowBlocks; ++block)
+      x[block] = load_fresh(from + first_depth + (first_block + block) * 32);
   };
   if constexpr (kExact) load_rows(0, 0);
 #pragma unroll 1
@@ -156,8 +158,7 @@ TENDON_KERNEL void __launch_bounds__(FewRowsShape<Job>::kThreads) few_rows_kerne
         Octet part = valid ? load_fresh(from + at) : Octet{};
         if constexpr (kNormed) norm.apply(part, scale, at);
 #pragma unroll
-        for (int unit = 0; unit < kUnits; ++unit)
-          mfma_bf16(acc[unit], valid ? weight(unit, at) : Octet{}, part);
+        for (int unit = 0; unit < kUnits; ++unit) mfma_bf16(acc[unit], valid ? weight(unit, at) : Octet{}, part);
       }
     }
     if (Job::kTiles > 1 || quarter < 2) {
