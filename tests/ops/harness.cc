@@ -156,10 +156,17 @@ BoundOps::BoundOps(Backend& backend, std::vector<Op> ops, const std::vector<Valu
     blocks_.push_back(std::move(block));
   }
   reset();
+  std::vector<bool> written(blocks_.size());
+  for (const Op& op : ops) {
+    for_each_tensor(op, [&](const char*, const Tensor& tensor, Access access) {
+      if (access != Access::kRead) written[static_cast<size_t>(tensor.value)] = true;
+    });
+  }
   for (Op& op : ops) {
     for_each_tensor(op, [&](const char*, Tensor& tensor, Access) {
       tensor.data = static_cast<char*>(blocks_[static_cast<size_t>(tensor.value)].memory.data()) + kGuardBytes +
                     tensor.value_offset * static_cast<int64_t>(dtype_bytes(tensor.dtype));
+      if (!written[static_cast<size_t>(tensor.value)]) tensor.value = -1;  // constant, as weights are
     });
   }
   executable_ = backend.prepare(std::move(ops), static_cast<char*>(blocks_.back().memory.data()) + kGuardBytes,

@@ -33,6 +33,8 @@ TEST(BuiltFor, FollowsTheRulesOfTheCompiler) {
     EXPECT_FALSE(is_built_for(list, 100));
   }
   EXPECT_FALSE(is_built_for("", 90));
+  EXPECT_TRUE(is_built_for("gfx942,gfx950", 950));
+  EXPECT_FALSE(is_built_for("gfx942,gfx950", 943));  // no code runs on another kind of card
 }
 
 Machine two_cards() {
@@ -83,6 +85,25 @@ TEST(CheckCard, NamesCardArchitectureAndBuild) {
   EXPECT_THAT(refused(two_cards(), 2),
               AllOf(HasSubstr("NVIDIA B200"), HasSubstr("sm_100"), HasSubstr("80-real,90a-real"),
                     HasSubstr("TENDON_CUDA_ARCHITECTURES=100-real"), HasSubstr("--backend cpu")));
+}
+
+TEST(CheckCard, SpeaksOfTheVendorsOwnThings) {
+  Machine machine{.vendor = "AMD",
+                  .visibility = "HIP_VISIBLE_DEVICES",
+                  .cards = {{"AMD Instinct MI300X", 942}, {"AMD Instinct MI250X", 900}, {"AMD Radeon", 1100}},
+                  .built_for = "gfx942,gfx950",
+                  .lister = "rocminfo",
+                  .prefix = "gfx",
+                  .oldest = 942,
+                  .rebuild = ""};
+  EXPECT_EQ(refused(machine, 0), "");
+  EXPECT_THAT(refused(machine, 1),
+              AllOf(HasSubstr("gfx900; tendon needs gfx942"), HasSubstr("0 AMD Instinct MI300X (gfx942)")));
+  EXPECT_THAT(refused(machine, 2), AllOf(HasSubstr("gfx1100; this build holds kernels for gfx942,gfx950 only"),
+                                         HasSubstr("--device"), testing::Not(HasSubstr("build with"))));
+  machine.cards.clear();
+  EXPECT_THAT(refused(machine, 0),
+              AllOf(HasSubstr("No AMD card"), HasSubstr("rocminfo"), HasSubstr("HIP_VISIBLE_DEVICES")));
 }
 
 // --- capture --------------------------------------------------------------------------------------------------------
