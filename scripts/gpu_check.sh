@@ -2,7 +2,7 @@
 # Checks and measures the GPU engine on a machine with a card: scripts/gpu_check.sh [options]
 #
 #   --out DIR      where results go (default: gpu_check): one JSON, one table, the raw reports and logs
-#   --only LIST    some of these, comma-separated: ops,sanitizer,golden,repeat,bench,torch,ceilings
+#   --only LIST    some of these, comma-separated: ops,sanitizer,golden,repeat,bench,ladder,trace,torch,ceilings
 #   --quick        about two minutes: the standard workload, bf16 golden values, ten repeats, no sanitizer, no PyTorch
 #   --device N     card index (default 0)
 #   --backend B    cuda (default) or hip
@@ -11,6 +11,7 @@
 #   TENDON_BIN=DIR     take `tendon` and `op_check` from there, and libraries that the system lacks (scripts/gpu_bundle.sh)
 #   TENDON_COMMIT=ID   the commit to note where there is no git
 #   PYTHON=…           a Python with PyTorch, for the baseline and the ceilings (default python3; without: left out)
+#   TORCH_WORKLOADS=…  workloads of the baseline (bench/baselines/torch_pi0.py --help), in place of all rows of the table
 # Every step has a time limit and goes on after a failure; exits 1 when any step failed. About 8 minutes on an H100.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -33,7 +34,7 @@ while (($#)); do
 done
 for step in ${only//,/ }; do
   case $step in
-    ops | sanitizer | golden | repeat | bench | torch | ceilings) ;;
+    ops | sanitizer | golden | repeat | bench | ladder | trace | torch | ceilings) ;;
     *) die "gpu_check.sh: --only: there is no step '$step'" ;;
   esac
 done
@@ -59,6 +60,7 @@ case $backend in
   hip) export HIP_VISIBLE_DEVICES=$device ;;
   *) die "gpu_check.sh: --backend: there is no backend '$backend' for cards" ;;
 esac
+torch_workloads=${TORCH_WORKLOADS:-pi0:3:20:10:1 pi05:3:200:10:1 pi0:3:20:50:1 pi0:2:20:10:1 pi0:1:20:10:1 pi0:3:20:10:4 pi0:3:20:10:16 pi05:3:200:50:1}
 commit=${TENDON_COMMIT:-$(git -c safe.directory='*' rev-parse --short=10 HEAD 2>/dev/null || echo unknown)}
 
 mkdir -p "$out/log" "$out/bench"
@@ -120,6 +122,15 @@ if wanted bench; then
   fi
 fi
 
+if wanted ladder; then
+  step ladder 90 "$tendon" ladder --backend "$backend" --checkpoint synthetic:pi0 --horizon 10 --json "$out/ladder.json" \
+    --svg "$out/ladder.svg"
+fi
+if wanted trace; then
+  step trace 60 "$tendon" trace --backend "$backend" --checkpoint synthetic:pi0 --horizon 10 --out "$out/log/call.json.gz"
+  step report_trace 30 "$tendon" report "$out/log/call.json.gz"
+fi
+
 if wanted golden; then
   for variant in pi0 pi05; do
     golden=tests/data/full_$variant/golden.safetensors
@@ -155,9 +166,14 @@ if wanted sanitizer; then
   if [[ -z $sanitizer ]]; then
     skip sanitizer 'there is no compute-sanitizer'
   else
+    # Every case for memcheck; racecheck takes the small ones, as it follows each access to shared memory.
+    # (One case asks for more memory than there is: that call's error is wanted.)
+    step memcheck_ops_all 150 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 \
+      "$op_check" test --backend "$backend"
     for tool in memcheck racecheck; do
       checked=("$sanitizer" --tool "$tool" --error-exitcode 9)
-      step "${tool}_ops" 90 "${checked[@]}" "$op_check" test --backend "$backend" --max-elements 20000
+      [[ $tool == memcheck ]] || step "${tool}_ops" 90 "${checked[@]}" "$op_check" test --backend "$backend" \
+        --max-elements 20000
       for variant in pi0 pi05; do
         step "${tool}_$variant-tiny" 60 "${checked[@]}" "$tendon" check --backend "$backend" \
           --checkpoint "synthetic:$variant-tiny" --steps 2
@@ -175,7 +191,12 @@ if wanted torch || wanted ceilings; then
   if ! "$python" -c 'import torch; assert torch.cuda.is_available()' 2>/dev/null; then
     skip torch "$python has no PyTorch that sees a card"
   else
-    if wanted torch; then step torch_pi0 150 "$python" bench/baselines/torch_pi0.py --iters 200; fi
+    if wanted torch; then
+      workloads=()
+      for one in $torch_workloads; do workloads+=(--workload "$one"); done
+      step torch_pi0 200 "$python" bench/baselines/torch_pi0.py --iters 50 --budget-s 150 --json "$out/log/torch.json" \
+        "${workloads[@]}"
+    fi
     if wanted ceilings; then step ceilings 60 "$python" bench/baselines/ceilings.py --json "$out/log/ceilings.json"; fi
   fi
 fi

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
 """Joins what scripts/gpu_check.sh left in its output folder into gpu_check.json and gpu_check.md.
 
-Standard library only. PyTorch's figures are taken from the log of bench/baselines/torch_pi0.py of the same run."""
+Standard library only. PyTorch's figures are those of bench/baselines/torch_pi0.py in the same run."""
 import argparse
 import json
 import pathlib
-import re
 import time
 
 
@@ -26,20 +25,17 @@ def read_benches(folder):
 
 
 def read_torch(folder):
-    """Milliseconds of the baseline's whole call and stages, or None."""
-    log = folder / "log" / "torch_pi0.txt"
-    if not log.exists():
-        return None
-    text = log.read_text()
-    whole = re.search(r"graph\] B=(\d+) cams=(\d+) prompt=(\d+) horizon=(\d+) steps=(\d+) .*?ms \[([^\]]*)\]", text)
-    if not whole:
-        return None
-    smallest, p50, p95, mean = (float(x) for x in whole.group(6).split(","))
-    result = {"p50_ms": p50, "min_ms": smallest, "p95_ms": p95, "mean_ms": mean, "bench": "pi0"}
-    stages = re.search(r"vit ([\d.]+) prefill ([\d.]+) denoise ([\d.]+)", text)
-    if stages:
-        result["stage_ms"] = dict(zip(("vision", "prefix", "denoise"), (float(x) for x in stages.groups())))
-    return result
+    """The baseline's rows by workload, "pi0:3:20:10:1"."""
+    file = folder / "log" / "torch.json"
+    if not file.exists():
+        return {}
+    return {row["workload"]: row for row in json.loads(file.read_text())["rows"]}
+
+
+def beside(torch, bench):
+    """What PyTorch took for the same workload, or None."""
+    model = "pi05" if "pi05" in bench["checkpoint"] else "pi0"
+    return torch.get(":".join(str(x) for x in (model, bench["views"], bench["prompt_tokens"], bench["horizon"], bench["batch"])))
 
 
 def number(value, digits=2):
@@ -60,13 +56,14 @@ def latency_table(benches, torch):
         "| workload (bf16, 10 steps) | p50 ms | p99 ms | device p50 ms | PyTorch p50 ms | ratio | floor ms | of the floor | J a call | first call ms | calls |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
-    for name, row in benches.items():
+    for row in benches.values():
         p50 = row["wall_ms"]["p50"]
-        beside = torch["p50_ms"] if torch and torch["bench"] == name else None
+        other = beside(torch, row)
+        torch_ms = other["ms"]["p50"] if other else None
         device = row["device_ms"]["p50"] if row["device_ms"] else None
         lines.append(
-            f"| {describe(row)} | {number(p50)} | {number(row['wall_ms']['p99'])} | {number(device)} | {number(beside)} "
-            f"| {number(p50 / beside if beside else None)} | {number(row['floor']['ms'])} | {percent(row['floor']['share'])} "
+            f"| {describe(row)} | {number(p50)} | {number(row['wall_ms']['p99'])} | {number(device)} | {number(torch_ms)} "
+            f"| {number(p50 / torch_ms if torch_ms else None)} | {number(row['floor']['ms'])} | {percent(row['floor']['share'])} "
             f"| {number(row['energy']['j_per_call'])} | {number(row['first_call_ms'])} | {row['calls']} |"
         )
     return lines
@@ -74,13 +71,14 @@ def latency_table(benches, torch):
 
 def stage_table(benches, torch):
     lines = ["| workload | stage | ms | PyTorch ms | floor ms | of the floor |", "|---|---|---|---|---|---|"]
-    for name, row in benches.items():
+    for row in benches.values():
+        other = beside(torch, row)
         for stage in row["stages"]:
-            beside = torch.get("stage_ms", {}).get(stage["stage"]) if torch and torch["bench"] == name else None
+            torch_ms = other["stage_ms"].get(stage["stage"]) if other else None
             floor = stage["floor_ms"]
             share = floor / stage["ms"] if floor and stage["ms"] else None
             lines.append(
-                f"| {describe(row)} | {stage['stage']} | {number(stage['ms'])} | {number(beside)} | {number(floor)} | {percent(share)} |"
+                f"| {describe(row)} | {stage['stage']} | {number(stage['ms'])} | {number(torch_ms)} | {number(floor)} | {percent(share)} |"
             )
     return lines
 
