@@ -4,6 +4,8 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <limits>
+#include <optional>
 #include <thread>
 
 #include <fmt/format.h>
@@ -19,6 +21,8 @@
 namespace tendon::cli {
 namespace {
 
+constexpr int kTracedWarmUps = 3;
+
 using SteadyClock = std::chrono::steady_clock;
 
 struct TraceOptions {
@@ -33,22 +37,36 @@ double us_between(SteadyClock::time_point from, SteadyClock::time_point to) {
   return std::chrono::duration<double, std::micro>(to - from).count();
 }
 
-// Reads the sensors, or what the process shows of itself, every few milliseconds until it is stopped.
+// Reads the sensors, or what the process shows of itself: where the host computes every few milliseconds until it is
+// stopped; of a card once before and once after, as reading would delay the call.
 class Sampler {
  public:
-  explicit Sampler(const Backend& backend) : backend_(backend), thread_([this] { run(); }) {}
-  ~Sampler() { stop(); }
+  explicit Sampler(const Backend& backend) : backend_(backend) {
+    if (backend.uses_host_memory()) {
+      thread_ = std::thread([this] { run(); });
+    } else {
+      read();
+    }
+  }
+  ~Sampler() {
+    done_ = true;
+    if (thread_.joinable()) thread_.join();
+  }
   Sampler(const Sampler&) = delete;
   Sampler& operator=(const Sampler&) = delete;
 
   void stop() {
     done_ = true;
-    if (thread_.joinable()) thread_.join();
+    if (thread_.joinable()) {
+      thread_.join();
+    } else {
+      read();
+    }
   }
   std::vector<CounterSample> since(SteadyClock::time_point start) const {
     std::vector<CounterSample> samples;
-    for (const auto& [at, name, value] : samples_) samples.push_back({name, us_between(start, at), value});
-    std::erase_if(samples, [](const CounterSample& sample) { return sample.at_us < 0; });
+    for (const auto& [at, name, value] : samples_)
+      samples.push_back({name, std::max(0.0, us_between(start, at)), value});
     return samples;
   }
 
@@ -56,18 +74,21 @@ class Sampler {
   void run() {
     constexpr auto kPeriod = std::chrono::milliseconds(5);
     do {
-      const DeviceSensors now = backend_.sensors();
-      const auto at = SteadyClock::now();
-      const auto add = [&](const char* name, std::optional<double> value) {
-        if (value) samples_.emplace_back(at, name, *value);
-      };
-      add("power W", now.power_w);
-      add("core MHz", now.core_mhz);
-      add("memory MHz", now.memory_mhz);
-      add("temperature °C", now.temperature_c);
-      if (backend_.uses_host_memory()) add("resident MB", static_cast<double>(memory_use().resident) * 1e-6);
+      read();
       std::this_thread::sleep_for(kPeriod);
     } while (!done_);
+  }
+  void read() {
+    const DeviceSensors now = backend_.sensors();
+    const auto at = SteadyClock::now();
+    const auto add = [&](const char* name, std::optional<double> value) {
+      if (value) samples_.emplace_back(at, name, *value);
+    };
+    add("power W", now.power_w);
+    add("core MHz", now.core_mhz);
+    add("memory MHz", now.memory_mhz);
+    add("temperature °C", now.temperature_c);
+    if (backend_.uses_host_memory()) add("resident MB", static_cast<double>(memory_use().resident) * 1e-6);
   }
 
   const Backend& backend_;
@@ -115,7 +136,7 @@ class Tracing {
     reason_ = made.reason;
     if (tracer_ == nullptr) return;
     library_ = tracer_->library();
-    tracer_->start();
+    tracer_->start(true);
   }
 
   std::vector<DeviceActivity> stop_tracer() {
@@ -136,9 +157,15 @@ class Tracing {
     constexpr int64_t kOnHost = 2;
     const int64_t calls = options_.untraced > 0 ? options_.untraced : on_device_ ? kOnDevice : kOnHost;
     call_once(nullptr);
-    std::vector<double> ms;
-    for (int64_t i = 0; i < calls; ++i) ms.push_back(call_once(nullptr));
+    std::vector<double> ms, device_ms;
+    engine_.prepare(workload_.samples()).time_device(true);
+    for (int64_t i = 0; i < calls; ++i) {
+      ms.push_back(call_once(nullptr));
+      if (const auto us = engine_.plan().device_us()) device_ms.push_back(*us * 1e-3);
+    }
+    engine_.prepare(workload_.samples()).time_device(false);
     untraced_ms_ = Times(ms).percentile(50);
+    if (!device_ms.empty()) untraced_device_ms_ = Times(device_ms).percentile(50);
   }
 
   // One call with phases and counters; `times_of` says whether operations are timed. Fills call_.phases and, from the
@@ -166,13 +193,15 @@ class Tracing {
 
   void trace_replay() {
     // Launched one by one, so that every kernel is known by its operation.
-    tracer_->start();
+    tracer_->start(true);
     OpTimes times;
     times.before_op = [&](size_t op) { tracer_->next_op(static_cast<int64_t>(op)); };
     call_once(&times);
     const std::vector<DeviceActivity> direct = stop_tracer();
-    // The graph, with the tracer's clock joined to the host's.
-    tracer_->start();
+    // The graph, with the tracer's clock joined to the host's. The first calls prepare what the tracer needs.
+    tracer_->start(false);
+    for (int i = 0; i < kTracedWarmUps; ++i) call_once(nullptr);
+    tracer_->start(false);
     const SteadyClock::time_point tracer_start = SteadyClock::now();
     traced_call([](OpTimes&) -> OpTimes* { return nullptr; });
     call_.activities = stop_tracer();
@@ -207,6 +236,10 @@ class Tracing {
                                  engine_.schedule().times.size()));
     fact("untraced_ms", fmt::format("{:.3f}", untraced_ms_));
     fact("traced_ms", fmt::format("{:.3f}", traced_ms_));
+    if (untraced_device_ms_ && !call_.activities.empty()) {
+      fact("untraced_device_ms", fmt::format("{:.3f}", *untraced_device_ms_));
+      fact("traced_device_ms", fmt::format("{:.3f}", device_span_us() * 1e-3));
+    }
     fact("kernels", kernels_from());
     if (dropped_ > 0) fact("dropped", fmt::format("{} records did not fit into the tracer's buffers", dropped_));
     if (!note_.empty()) fact("note", note_);
@@ -218,9 +251,24 @@ class Tracing {
     return "none: " + reason_ + ". Operations were launched one by one, with events between them";
   }
 
+  double device_span_us() const {
+    double first = std::numeric_limits<double>::infinity();
+    double last = 0;
+    for (const DeviceActivity& activity : call_.activities) {
+      if (activity.kind == DeviceActivity::Kind::kApi) continue;
+      first = std::min(first, activity.start_us);
+      last = std::max(last, activity.start_us + activity.duration_us);
+    }
+    return last - first;
+  }
+
   void print() const {
     fmt::print("{}: {} operations, {} kernels and copies; call {:.3f} ms, untraced {:.3f} ms\n", options_.out,
                engine_.plan().ops().size(), call_.activities.size(), traced_ms_, untraced_ms_);
+    if (untraced_device_ms_ && !call_.activities.empty()) {
+      fmt::print("on the device {:.3f} ms from the first copy to the last, untraced {:.3f} ms\n",
+                 device_span_us() * 1e-3, *untraced_device_ms_);
+    }
     fmt::print("kernels: {}\n", kernels_from());
     fmt::print("Open it at https://ui.perfetto.dev, or see: tendon report {}\n", options_.out);
   }
@@ -236,6 +284,7 @@ class Tracing {
   std::vector<float> actions_;
   SteadyClock::time_point call_start_;
   double untraced_ms_ = 0, traced_ms_ = 0, run_us_ = 0;
+  std::optional<double> untraced_device_ms_;
   size_t dropped_ = 0;
 };
 

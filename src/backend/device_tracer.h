@@ -24,7 +24,9 @@ class DeviceTracer {
  public:
   virtual ~DeviceTracer() = default;
   virtual std::string library() const = 0;  // "CUPTI 13.2"
-  virtual void start() = 0;
+  // `calls`: also the host's calls, and next_op; without them tracing costs the traced work less. When it was started
+  // already, what it has recorded so far is forgotten.
+  virtual void start(bool calls) = 0;
   // What the calling thread launches from here on belongs to this operation; -1: to none.
   virtual void next_op(int64_t op) = 0;
   // All activity since start, by start; the device must have finished. `dropped`: what did not fit into the library's

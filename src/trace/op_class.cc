@@ -37,14 +37,15 @@ OpClass classify_fused(std::string_view name) {
 }  // namespace
 
 std::string_view op_class_name(OpClass op_class) {
-  constexpr std::array<std::string_view, kOpClasses> kNames = {"GEMM", "attention", "norm", "activation",
-                                                               "RoPE", "copy",      "fill", "other"};
+  constexpr std::array<std::string_view, kOpClasses> kNames = {"GEMM", "attention", "norm",       "activation", "RoPE",
+                                                               "copy", "fill",      "whole loop", "other"};
   return kNames[static_cast<size_t>(op_class)];
 }
 
 OpClass classify(std::string_view kernel) {
   const std::string name = lower(kernel);
   if (name.starts_with("triton_")) return classify_fused(name);
+  if (has_any(name, {"denoise::loop", "denoise_loop"})) return OpClass::kLoop;
   if (has_any(name, {"flash", "fmha", "attention", "attn", "_sdpa", "softmax", "mha_"})) return OpClass::kAttention;
   if (has_any(name, {"memset", "fillfunctor", "fill_", "aten::zero", "aten::fill", "aten::ones", "fillbuffer"})) {
     return OpClass::kFill;
@@ -61,7 +62,7 @@ OpClass classify(std::string_view kernel) {
   }
   if (has_any(name, {"gelu", "silu", "swish", "sigmoid", "tanh", "relu", "act_and_mul"})) return OpClass::kActivation;
   if (has_any(name, {"copy", "memcpy", "catarray", "aten::cat", "gather", "scatter", "index", "transpose", "embedding",
-                     "aten::clone", "patchify", "cast", "concat"})) {
+                     "aten::clone", "patchify", "cast", "concat", "pack_keys"})) {
     return OpClass::kCopy;
   }
   return OpClass::kOther;

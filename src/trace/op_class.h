@@ -6,10 +6,10 @@
 
 namespace tendon::trace {
 
-enum class OpClass : uint8_t { kGemm, kAttention, kNorm, kActivation, kRope, kCopy, kFill, kOther };
-inline constexpr int kOpClasses = 8;
+enum class OpClass : uint8_t { kGemm, kAttention, kNorm, kActivation, kRope, kCopy, kFill, kLoop, kOther };
+inline constexpr int kOpClasses = 9;
 
-std::string_view op_class_name(OpClass op_class);  // "GEMM", "attention", …
+std::string_view op_class_name(OpClass op_class);  // "GEMM", "attention", …; "whole loop": a kernel of many layers
 
 // Of a kernel of any vendor's library, of PyTorch (eager and compiled), or of an operator: "nvjet_…", "Cijk_…",
 // "triton_red_fused_…_rsqrt_0", "aten::addmm". The softmax of an attention made of two products counts as attention.

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdlib>
+#include <cstring>
 #include <mutex>
 #include <unordered_map>
 
@@ -18,11 +19,13 @@ namespace {
 
 // The library's own numbers (cupti_activity.h, cupti_callbacks.h).
 constexpr int kMemcpy = 1, kMemset = 2, kDriver = 4, kRuntime = 5, kConcurrentKernel = 10, kExternalCorrelation = 39;
-constexpr int kTraced[] = {kMemcpy, kMemset, kDriver, kRuntime, kConcurrentKernel, kExternalCorrelation};
+constexpr int kDeviceKinds[] = {kMemcpy, kMemset, kConcurrentKernel};
+constexpr int kCallKinds[] = {kDriver, kRuntime, kExternalCorrelation};
 constexpr int kCustomCorrelation = 3;  // CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0
 constexpr int kDriverDomain = 1, kRuntimeDomain = 2;
 constexpr size_t kBufferBytes = size_t{4} << 20;
 constexpr size_t kBufferAlignment = 8;
+constexpr size_t kBuffers = 4;
 
 // The beginnings of the library's records. Kernel4 to Kernel11, Memcpy4 to Memcpy6 and Memset2 to Memset4 (CUDA 9 to
 // 13) agree in these.
@@ -132,8 +135,22 @@ struct Collected {
     uint64_t start_ns, end_ns;  // of the library's clock
   };
   std::vector<Timed> activities;
+  std::vector<uint8_t*> buffers;  // not with the library
   std::unordered_map<uint32_t, int64_t> op_of_correlation;
+  void reserve();
 };
+
+// Buffers made, and their pages touched, before what is traced runs.
+void Collected::reserve() {
+  const std::lock_guard lock(mutex);
+  buffers.reserve(kBuffers);
+  while (buffers.size() < kBuffers) {
+    auto* const buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
+    if (buffer == nullptr) return;
+    std::memset(buffer, 0, kBufferBytes);
+    buffers.push_back(buffer);
+  }
+}
 
 Collected& collected() {
   static Collected* const one = new Collected;
@@ -183,7 +200,14 @@ void add(Collected& c, const void* record) {
 }
 
 void buffer_wanted(uint8_t** buffer, size_t* size, size_t* most_records) {
-  *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
+  Collected& c = collected();
+  const std::lock_guard lock(c.mutex);
+  if (c.buffers.empty()) {
+    *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
+  } else {
+    *buffer = c.buffers.back();
+    c.buffers.pop_back();
+  }
   *size = *buffer == nullptr ? 0 : kBufferBytes;
   *most_records = 0;
 }
@@ -199,7 +223,12 @@ void buffer_filled(void* context, uint32_t stream, uint8_t* buffer, size_t, size
   } catch (const std::exception&) {  // no memory: the library cannot be told
     ++c.dropped;
   }
-  std::free(buffer);
+  const std::lock_guard lock(c.mutex);
+  if (c.buffers.size() < kBuffers) {
+    c.buffers.push_back(buffer);  // never moves: reserve() made room
+  } else {
+    std::free(buffer);
+  }
 }
 
 // "void tendon::gpu::norm_rows<…>(…)" of "_ZN…"; other names as they are.
@@ -228,12 +257,13 @@ class CuptiTracer final : public DeviceTracer {
   }
 
   ~CuptiTracer() override {
-    if (!running_) return;
-    for (const int kind : kTraced) collected().library.disable(kind);
+    for (const int kind : enabled_) collected().library.disable(kind);
   }
 
-  void start() override {
+  void start(bool calls) override {
     Collected& c = collected();
+    c.reserve();
+    if (!enabled_.empty()) require(c.library.flush(0), "flushing the records");
     {
       const std::lock_guard lock(c.mutex);
       c.activities.clear();
@@ -241,8 +271,9 @@ class CuptiTracer final : public DeviceTracer {
       c.dropped = 0;
       c.wanted = true;
     }
-    running_ = true;
-    for (const int kind : kTraced) require(c.library.enable(kind), "enabling a kind of records");
+    // A kind that is on already stays on: at the first launch after a change the library prepares the graph anew.
+    for (const int kind : kDeviceKinds) enable(kind, true);
+    for (const int kind : kCallKinds) enable(kind, calls);
     require(c.library.timestamp(&start_ns_), "reading the clock");
   }
 
@@ -262,8 +293,7 @@ class CuptiTracer final : public DeviceTracer {
     Collected& c = collected();
     next_op(-1);
     require(c.library.flush(0), "flushing the records");
-    for (const int kind : kTraced) require(c.library.disable(kind), "disabling a kind of records");
-    running_ = false;
+    while (!enabled_.empty()) enable(enabled_.back(), false);
     const std::lock_guard lock(c.mutex);
     c.wanted = false;
     dropped = c.dropped;
@@ -289,8 +319,22 @@ class CuptiTracer final : public DeviceTracer {
   }
 
  private:
+  void enable(int kind, bool on) {
+    const auto found = std::ranges::find(enabled_, kind);
+    if ((found != enabled_.end()) == on) return;
+    const Library& library = collected().library;
+    if (on) {
+      require(library.enable(kind), "enabling a kind of records");
+      enabled_.push_back(kind);
+    } else {
+      require(library.disable(kind), "disabling a kind of records");
+      enabled_.erase(found);
+    }
+  }
+
   uint64_t start_ns_ = 0;
-  bool running_ = false, pushed_ = false;
+  bool pushed_ = false;
+  std::vector<int> enabled_;
 };
 
 }  // namespace

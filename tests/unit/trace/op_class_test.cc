@@ -28,6 +28,8 @@ TEST(OpClass, TellsKernelsOfLibrariesAndCompilersByName) {
       {"void at::native::vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >", OpClass::kFill},
       {"void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float> >", OpClass::kOther},
       {"aten::_scaled_dot_product_flash_attention_for_cpu", OpClass::kAttention},
+      {"void tendon::gpu::denoise::loop_kernel<true>(tendon::gpu::denoise::LoopArgs)", OpClass::kLoop},
+      {"tendon::gpu::denoise::pack_keys_kernel(tendon::gpu::denoise::Caches, int const*, int)", OpClass::kCopy},
       {"", OpClass::kOther},
   };
   for (const auto& [name, expected] : cases) {
@@ -36,21 +38,13 @@ TEST(OpClass, TellsKernelsOfLibrariesAndCompilersByName) {
 }
 
 TEST(OpClass, OfOperationsOfOurOwnFollowsWhatTakesTheirTime) {
-  const std::pair<const char*, OpClass> cases[] = {{"norm_qkv_rope", OpClass::kGemm},
-                                                   {"norm_gate_up_gelu", OpClass::kGemm},
-                                                   {"linear_residual", OpClass::kGemm},
-                                                   {"patch_embed", OpClass::kGemm},
-                                                   {"attention", OpClass::kAttention},
-                                                   {"rms_norm", OpClass::kNorm},
-                                                   {"ada_rms_norm", OpClass::kNorm},
-                                                   {"gelu_mul", OpClass::kActivation},
-                                                   {"rope", OpClass::kRope},
-                                                   {"scatter_rows", OpClass::kCopy},
-                                                   {"cast", OpClass::kCopy},
-                                                   {"euler_step", OpClass::kOther},
-                                                   {"guidance", OpClass::kOther},
-                                                   {"select_rows", OpClass::kCopy},
-                                                   {"gated_residual", OpClass::kOther}};
+  const std::pair<const char*, OpClass> cases[] = {
+      {"norm_qkv_rope", OpClass::kGemm},  {"norm_gate_up_gelu", OpClass::kGemm}, {"linear_residual", OpClass::kGemm},
+      {"patch_embed", OpClass::kGemm},    {"attention", OpClass::kAttention},    {"denoise_loop", OpClass::kLoop},
+      {"rms_norm", OpClass::kNorm},       {"ada_rms_norm", OpClass::kNorm},      {"gelu_mul", OpClass::kActivation},
+      {"rope", OpClass::kRope},           {"scatter_rows", OpClass::kCopy},      {"cast", OpClass::kCopy},
+      {"euler_step", OpClass::kOther},    {"guidance", OpClass::kOther},         {"select_rows", OpClass::kCopy},
+      {"gated_residual", OpClass::kOther}};
   for (const auto& [name, expected] : cases) {
     EXPECT_EQ(op_class_name(classify_operation(name)), op_class_name(expected)) << name;
   }
