@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "buckets.h"
 #include "commands.h"
 #include "estimate.h"
 #include "floor.h"
@@ -26,6 +27,7 @@ struct BenchOptions {
   ModelOptions model;
   WorkloadOptions workload;
   MeasureOptions measure;
+  BucketOptions buckets;
   std::string json, csv, estimate;
   SweepOptions sweep;
 };
@@ -105,20 +107,25 @@ Json json_of(const Report& r) {
       {"floor", json_of(r.floor, m)},
       {"energy", json_of(m.energy)},
       {"seconds",
-       {{"load", r.session.load_s},
+       {{"backend", r.session.open_s},
+        {"load", r.session.load_s},
         {"tables", start.tables_s},
         {"weights", start.weights_s},
         {"weights_gb_per_s",
          start.weights_s > 0 ? static_cast<double>(r.engine().store().copied_bytes()) / start.weights_s * 1e-9 : 0},
         {"ready", r.session.ready_s},
-        {"plan", m.plan_s}}},
+        {"prepared", start.plans_s},
+        {"plan", m.plan_s},
+        {"start_to_ready", r.session.open_s + r.session.load_s + r.session.ready_s + m.plan_s}}},
       {"memory_bytes",
        {{"weights_in_place", r.engine().store().in_place_bytes()},
         {"weights_copied", r.engine().store().copied_bytes()},
+        {"weights_made_on_device", r.engine().store().made_bytes()},
         {"arena", r.plan().arena_bytes()},
         {"workspace", r.plan().workspace_bytes()},
         {"device_used", r.session.device_bytes_used()},
         {"process_peak", r.memory.peak}}}};
+  json["buckets"] = describe_buckets(r.engine());
   for (const auto& [name, ms] : m.stage_ms) json["stage_ms"][name] = ms;
   for (const StageFloor& stage : r.floor.stages) {
     json["stages"].push_back({{"stage", stage.name},
@@ -220,8 +227,11 @@ void print(const Report& r) {
   print_energy(m.energy);
   const WeightStore& store = r.engine().store();
   const StartTimes& start = r.engine().start_times();
-  fmt::print("start  load {:.2f} s, tables {:.2f} s, weights {:.2f} s, plan {:.2f} s\n", r.session.load_s,
-             start.tables_s, start.weights_s, m.plan_s);
+  fmt::print(
+      "start  backend {:.2f} s, load {:.2f} s, tables {:.2f} s, weights {:.2f} s, plans {:.2f} s; ready after {:.2f} "
+      "s\n",
+      r.session.open_s, r.session.load_s, start.tables_s, start.weights_s, start.plans_s + m.plan_s,
+      r.session.open_s + r.session.load_s + r.session.ready_s + m.plan_s);
   fmt::print(
       "memory weights {:.2f} GB in place + {:.2f} GB copied or tabulated, arena {:.0f} MB, workspace {:.0f} MB, "
       "process "
@@ -242,7 +252,7 @@ int run_bench(const BenchOptions& options) {
     return sweep(options.sweep, options.model, options.workload, options.measure, options.json);
   }
   if (!options.sweep.baseline.empty()) throw_bad_use("--baseline compares the rows of a --sweep; give one");
-  Session session = open_session(options.model);
+  Session session = open_session(options.model, {.prepared = options.buckets.parse()});
   const Workload workload(session.model.config, options.workload);
   const Measured measured = measure(*session.engine, workload, options.measure);
   const DeviceLimits limits = session.backend->info().limits;
@@ -264,6 +274,7 @@ Command add_bench(CLI::App& app) {
   auto options = std::make_shared<BenchOptions>();
   options->model.add_to(app);
   options->workload.add_to(app);
+  options->buckets.add_to(app);
   app.add_option("--iters", options->measure.iters, "timed calls (default: at least 3 and --seconds)")
       ->check(CLI::NonNegativeNumber);
   app.add_option("--seconds", options->measure.seconds, "least time to measure when --iters is not given")

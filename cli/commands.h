@@ -21,6 +21,7 @@ Command add_synth(CLI::App& app);
 Command add_run(CLI::App& app);
 Command add_bench(CLI::App& app);
 Command add_check(CLI::App& app);
+Command add_ladder(CLI::App& app);
 Command add_tune(CLI::App& app);
 Command add_report(CLI::App& app);
 Command add_trace(CLI::App& app);

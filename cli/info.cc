@@ -3,6 +3,7 @@
 
 #include <fmt/format.h>
 
+#include "buckets.h"
 #include "commands.h"
 #include "ops/cost.h"
 #include "session.h"
@@ -15,6 +16,7 @@ namespace {
 struct InfoOptions {
   ModelOptions model;
   WorkloadOptions workload;
+  BucketOptions buckets;
   bool json = false;
 };
 
@@ -31,6 +33,19 @@ struct KernelRow {
   Cost cost;
 };
 
+void print_device(const Backend& backend, const DeviceInfo& device) {
+  fmt::print("device     {}: {} ({}), {} {}, {:.1f} GB, {:.1f} GB free\n", backend.name(), device.name,
+             device.architecture, device.threads_or_sms, backend.uses_host_memory() ? "threads" : "multiprocessors",
+             static_cast<double>(device.memory_bytes) * 1e-9, static_cast<double>(device.free_bytes) * 1e-9);
+  const auto line = [](const char* what, const std::string& text) {
+    if (!text.empty()) fmt::print("{:<10} {}\n", what, text);
+  };
+  line("driver", device.driver);
+  line("runtime", device.runtime);
+  line("library", device.library);
+  line("GEMM table", device.gemm_table);
+}
+
 // Without a checkpoint: the build and the machine.
 int describe_build(const InfoOptions& options) {
   const std::unique_ptr<Backend> backend = make_backend(options.model.backend, options.model.backend_options());
@@ -43,9 +58,8 @@ int describe_build(const InfoOptions& options) {
   }
   const DeviceInfo device = backend->info();
   fmt::print("tendon {} ({})\n", TENDON_VERSION, TENDON_COMMIT);
-  fmt::print("device     {}: {} ({}), {} threads, {:.1f} GB, {:.1f} GB free\npresets    ", backend->name(), device.name,
-             device.architecture, device.threads_or_sms, static_cast<double>(device.memory_bytes) * 1e-9,
-             static_cast<double>(device.free_bytes) * 1e-9);
+  print_device(*backend, device);
+  fmt::print("presets    ");
   for (const Preset& preset : all_presets()) fmt::print("{} ", preset.name);
   fmt::print("\n");
   return kExitOk;
@@ -53,7 +67,7 @@ int describe_build(const InfoOptions& options) {
 
 int run_info(const InfoOptions& options) {
   if (options.model.checkpoint.empty()) return describe_build(options);
-  Session session = open_session(options.model);
+  Session session = open_session(options.model, {.prepared = options.buckets.parse()});
   Workload workload(session.model.config, options.workload);
   const Plan& plan = session.engine->prepare(workload.samples());
 
@@ -78,6 +92,7 @@ int run_info(const InfoOptions& options) {
                                   {{"batch", session.engine->bucket().batch},
                                    {"images", session.engine->bucket().images},
                                    {"prefix_rows", session.engine->bucket().prefix_rows}}},
+                                 {"buckets", describe_buckets(*session.engine)},
                                  {"memory",
                                   {{"weights_in_place_bytes", store.in_place_bytes()},
                                    {"weights_copied_bytes", store.copied_bytes()},
@@ -106,9 +121,7 @@ int run_info(const InfoOptions& options) {
   const ModelConfig& c = session.model.config;
   fmt::print("tendon {}\n", TENDON_VERSION);
   const DeviceInfo device = session.backend->info();
-  fmt::print("device     {}: {} ({}), {} threads, {:.1f} GB, {:.1f} GB free\n", session.backend->name(), device.name,
-             device.architecture, device.threads_or_sms, static_cast<double>(device.memory_bytes) * 1e-9,
-             static_cast<double>(device.free_bytes) * 1e-9);
+  print_device(*session.backend, device);
   fmt::print("model      {} from {}, compute {}, RoPE frequencies {}\n", variant_name(c.variant),
              options.model.checkpoint, options.model.precision, options.model.rope);
   fmt::print("           vision {}×{} ({} heads, {} px), prefix {}×{}, expert {}×{}, {} heads × {}, vocabulary {}\n",
@@ -121,10 +134,11 @@ int run_info(const InfoOptions& options) {
       "memory     weights {:.2f} GB in place + {:.2f} GB copied or tabulated, arena {:.0f} MB, workspace {:.0f} MB\n",
       static_cast<double>(store.in_place_bytes()) * 1e-9, static_cast<double>(store.copied_bytes()) * 1e-9,
       static_cast<double>(plan.arena_bytes()) * 1e-6, static_cast<double>(plan.workspace_bytes()) * 1e-6);
-  fmt::print("plan       batch {}, {} pictures, {} prefix rows: {} operations, {:.3f} TFLOP\n\n",
+  fmt::print("plan       batch {}, {} pictures, {} prefix rows: {} operations, {:.3f} TFLOP\n",
              session.engine->bucket().batch, session.engine->bucket().images, session.engine->bucket().prefix_rows,
              plan.ops().size(), total.flops * 1e-12);
-  fmt::print("{:<16} {:<44} {:>6} {:>10} {:>8}\n", "operation", "kernel", "count", "GFLOP", "GB");
+  for (const Bucket& bucket : session.engine->prepared_buckets()) fmt::print("bucket     {}\n", to_string(bucket, c));
+  fmt::print("\n{:<16} {:<44} {:>6} {:>10} {:>8}\n", "operation", "kernel", "count", "GFLOP", "GB");
   for (const auto& [key, row] : kernels)
     fmt::print("{:<16} {:<44} {:>6} {:>10.1f} {:>8.3f}\n", key.first, key.second, row.count, row.cost.flops * 1e-9,
                row.cost.bytes() * 1e-9);
@@ -141,6 +155,7 @@ Command add_info(CLI::App& app) {
   auto options = std::make_shared<InfoOptions>();
   options->model.add_to(app, false);
   options->workload.add_to(app);
+  options->buckets.add_to(app);
   app.add_flag("--json", options->json, "machine-readable output");
   return [options] { return run_info(*options); };
 }

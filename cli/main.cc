@@ -59,6 +59,7 @@ int main(int argc, char** argv) {
       {"check", "compare with a reference, stage by stage", add_check},
       {"serve", "serve a policy to openpi's clients", add_serve},
       {"load", "put load on a policy server and check its replies", add_load},
+      {"ladder", "every optimisation switched on in turn, each measured", add_ladder},
       {"tune", "measure which kernel runs each matrix product fastest on this card", add_tune},
       {"trace", "one call as a trace for Perfetto and tendon report", add_trace},
       {"report", "where the time goes in a trace: of tendon, PyTorch's profiler or rocprof", add_report},

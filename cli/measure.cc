@@ -40,7 +40,8 @@ class Measurement {
     sample_idle();
     measured_.first_call_ms = timed_call(nullptr);
     if (options.cold) flush_ = DeviceBlock(engine_.backend(), kFlushBytes);
-    for (int i = 0; apart && i < kDeviceWarmUps; ++i) timed_call(nullptr);
+    most_runs_ = options.iters > 0 ? options.iters : kDeviceWarmUps;
+    for (int i = 0; apart && i < at_most(kDeviceWarmUps); ++i) timed_call(nullptr);
 
     std::vector<double> wall, device;
     OpTimes times;
@@ -57,7 +58,7 @@ class Measurement {
     if (!device.empty()) measured_.device.emplace(std::move(device));
     if (apart) {
       time_stages();
-      for (int i = 0; i < kOpRuns; ++i) {
+      for (int i = 0; i < at_most(kOpRuns); ++i) {
         timed_call(&times);
         add_op_times(times);
       }
@@ -75,6 +76,9 @@ class Measurement {
   }
 
  private:
+  // Few timed calls, few of all others.
+  int at_most(int runs) const { return static_cast<int>(std::min<int64_t>(runs, most_runs_)); }
+
   double timed_call(OpTimes* times) {
     const double start = now_s();
     call(engine_, workload_, actions_, times);
@@ -104,7 +108,7 @@ class Measurement {
     for (const StageRange& range : ranges) ends.push_back(range.end);
     std::vector<double> us(ranges.size());
     std::vector<std::vector<double>> ms(ranges.size());
-    for (int run = -2; run < kStageRuns; ++run) {  // the first two warm up
+    for (int run = -2; run < at_most(kStageRuns); ++run) {  // the first two warm up
       const Status status = plan_->run_pieces(ends, us);
       if (!status.is_ok()) throw Error(ErrorKind::kDevice, status.message());
       for (size_t i = 0; run >= 0 && i < us.size(); ++i) ms[i].push_back(us[i] * 1e-3);
@@ -159,7 +163,7 @@ class Measurement {
   std::vector<float> actions_;
   std::map<std::string, std::vector<double>> stages_;
   std::vector<std::string> stage_order_;
-  int64_t op_timed_calls_ = 0;
+  int64_t op_timed_calls_ = 0, most_runs_ = 0;
   Measured measured_;
 };
 

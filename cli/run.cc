@@ -4,6 +4,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "buckets.h"
 #include "commands.h"
 #include "engine/noise.h"
 #include "policy/npy.h"
@@ -21,6 +22,7 @@ struct RunOptions {
   PolicyArguments policy;
   ChunkingArguments chunking;
   ReplayOptions replay;
+  BucketOptions buckets;
   std::string state, prompt, noise, out;
   std::vector<std::string> images;
   bool json = false;
@@ -75,7 +77,7 @@ int run_run(const RunOptions& options) {
   if (options.policy.tokens.empty() && options.policy.tokenizer.empty())
     throw_bad_use("Give --tokenizer FILE with a text prompt, or --tokens IDS.");
   const LogSink log = stderr_log();
-  SessionOptions session_options{.preset = &preset, .serving_lengths = replays};
+  SessionOptions session_options{.preset = &preset, .prepared = options.buckets.parse(), .serving_lengths = replays};
   session_options.chunking = [&](int64_t steps) { return options.chunking.engine(steps); };
   const Session session = open_session(options.model, session_options);
   const ModelConfig& config = session.model.config;
@@ -156,6 +158,7 @@ Command add_run(CLI::App& app) {
   options->model.add_to(app);
   options->policy.add_to(app);
   options->chunking.add_to(app);
+  options->buckets.add_to(app);
   app.add_option("--image", options->images, "CAMERA=FILE (JPEG or PNG), e.g. base=front.jpg; once per camera");
   app.add_option("--replay", options->replay.directory,
                  "a recording of tendon serve --record: run its requests again and compare the actions");

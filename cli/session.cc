@@ -8,10 +8,31 @@
 #include <cstdio>
 #include <fstream>
 
+#include <fmt/ranges.h>
+
 #include "base/check.h"
 #include "model/synth.h"
+#include "ops/compose.h"
 
 namespace tendon::cli {
+
+namespace {
+
+// "all", or names of fused operations.
+std::vector<std::string> expanded_operations(const std::vector<std::string>& given) {
+  const std::vector<std::string_view> known = fused_operations();
+  std::vector<std::string> names;
+  for (const std::string& name : given) {
+    if (name == "all") return {known.begin(), known.end()};
+    if (std::ranges::find(known, name) == known.end())
+      throw_bad_use("--expand {}: there is no fused operation of this name. There are: {}; all.", name,
+                    fmt::join(known, ", "));
+    names.push_back(name);
+  }
+  return names;
+}
+
+}  // namespace
 
 void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option(
@@ -38,7 +59,11 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option("--kernels", kernels, "best | portable: on a card, only kernels of our own that run on any card")
       ->check(CLI::IsMember({"best", "portable"}))
       ->capture_default_str();
-  app.add_option("--gemm-table", gemm_table, "on a card: a table of `tendon tune` in place of the built-in one");
+  app.add_option("--gemm-table", gemm_table,
+                 "on a card: a table of `tendon tune` in place of the built-in one; none: the library's own choice");
+  app.add_option("--without", without,
+                 "on a card: leave out kernels whose name (tendon info) holds this word, one or several words");
+  app.add_option("--expand", expand, "fused operations (docs/ops.md) to run as their parts, one or several; all");
 }
 
 EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const {
@@ -49,6 +74,7 @@ EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const
   options.time_rule = lerobot ? TimeRule::kLerobot : TimeRule::kOpenpi;
   options.steps = steps.value_or(stated.num_steps.value_or(10));
   for (const std::string& name : folds_off) switch_off(options.folds, name);
+  options.plan.expand = expanded_operations(expand);
   return options;
 }
 
@@ -72,20 +98,24 @@ BackendOptions ModelOptions::backend_options() const {
   options.log = stderr_log();
   options.portable_kernels = kernels == "portable";
   options.gemm_table = gemm_table;
+  options.without = without;
   return options;
 }
 
 Session open_session(const ModelOptions& options, const SessionOptions& session_options) {
   Session session;
   const LogSink log = stderr_log();
+  const double begin = now_s();
   session.backend = make_backend(options.backend, options.backend_options());
   const DeviceInfo device = session.backend->info();
   log_info(log, "{} backend: {} ({}), {} threads", session.backend->name(), device.name, device.architecture,
            device.threads_or_sms);
   session.free_bytes_at_open = device.free_bytes;
   const double start = now_s();
-  session.model = load_model(options.checkpoint, options.load_options(session_options.preset), log,
-                             stderr_progress("making weights"));
+  session.open_s = start - begin;
+  LoadOptions load = options.load_options(session_options.preset);
+  if (!session.backend->uses_host_memory()) load.making = Making::kWhenAsked;
+  session.model = load_model(options.checkpoint, load, log, stderr_progress("making weights"));
   const double loaded = now_s();
   const Checkpoint* const checkpoint = session.model.checkpoint;
   EngineOptions engine_options =
@@ -196,6 +226,8 @@ nlohmann::ordered_json describe_device(const Backend& backend) {
           {"memory_bytes", info.memory_bytes},
           {"driver", info.driver},
           {"runtime", info.runtime},
+          {"library", info.library},
+          {"gemm_table", info.gemm_table},
           {"limits",
            {{"bf16_tflop_per_s", info.limits.bf16_flops_per_s * 1e-12},
             {"read_gb_per_s", info.limits.read_bytes_per_s * 1e-9}}}};

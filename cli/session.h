@@ -32,6 +32,7 @@ struct ModelOptions {
   std::vector<std::string> folds_off;
   std::string kernels = "best";
   std::string gemm_table;
+  std::vector<std::string> without, expand;
 
   void add_to(CLI::App& app, bool checkpoint_required = true);
   // What the user leaves open is taken from the checkpoint's config.
@@ -45,6 +46,7 @@ struct Session {
   std::unique_ptr<Backend> backend;
   LoadedModel model;
   std::unique_ptr<Engine> engine;
+  double open_s = 0;              // backend: driver, card, libraries
   double load_s = 0;              // checkpoint opened or synthetic weights made
   double ready_s = 0;             // tables, weights on the device
   size_t free_bytes_at_open = 0;  // of the device, before anything was put there

@@ -13,6 +13,7 @@
 #include "backend/device_tracer.h"
 #include "base/check.h"
 #include "base/status.h"
+#include "base/value_rule.h"
 #include "ops/ops.h"
 
 namespace tendon {
@@ -28,9 +29,10 @@ struct DeviceLimits {
 };
 
 struct DeviceInfo {
-  std::string name;                       // "Intel(R) Xeon(R) Processor"
-  std::string architecture;               // "avx512_bf16", "sm_90"
-  std::string driver = {}, runtime = {};  // versions; empty where there is nothing of the kind
+  std::string name;          // "Intel(R) Xeon(R) Processor"
+  std::string architecture;  // "avx512_bf16", "sm_90"
+  // Versions, and what kernels are chosen by; empty where there is nothing of the kind.
+  std::string driver = {}, runtime = {}, library = {}, gemm_table = {};
   size_t memory_bytes = 0;
   size_t free_bytes = 0;
   int threads_or_sms = 0;
@@ -72,6 +74,9 @@ class Executable {
   // entry an operation).
   virtual Status run(OpTimes* times) noexcept = 0;
 
+  // Kernels and copies that a run consists of, where they are known as one graph.
+  virtual std::optional<size_t> device_work() const { return {}; }
+
   // From now on, measures run(nullptr) with the device's own clock, or no longer.
   virtual void time_device(bool /*on*/) {}
   // Device time of the last run(nullptr) so measured, in µs; nothing where the host itself computes.
@@ -104,6 +109,14 @@ class Backend {
   virtual void upload(void* device, const void* host, size_t bytes) = 0;
   virtual void download(void* host, const void* device, size_t bytes) = 0;
   virtual void fill_zero(void* device, size_t bytes) = 0;
+  // An upload that goes on while the host does something else. `host` comes from allocate_host and must stay as it is
+  // until finish_uploads().
+  virtual void begin_upload(void* device, const void* host, size_t bytes) { upload(device, host, bytes); }
+  // Until all uploads and fills have landed; throws Error(kDevice) with what went wrong in them.
+  virtual void finish_uploads() {}
+  // Fills a contiguous device tensor, bf16 or f32, by the rule; done after finish_uploads(). False: this backend does
+  // not, the host has to.
+  virtual bool fill_by_rule(const Tensor& /*device*/, const ValueRule& /*rule*/) { return false; }
   // Host memory that the device copies from and to without a detour, 256-byte aligned: page-locked for a device, plain
   // where the host computes. Throws Error(kDevice) when there is not enough.
   virtual void* allocate_host(size_t bytes);

@@ -5,6 +5,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "backend/backend.h"
 #include "base/log.h"
@@ -17,7 +18,10 @@ struct BackendOptions {
   bool graph = true;  // GPU: launch a plan as one captured graph
   LogSink log = {};
   bool portable_kernels = false;  // GPU: only kernels that run on any card of the vendor since Ampere, and no library
-  std::string gemm_table = {};    // GPU: a file in place of the built-in table (backend/gemm/table.h)
+  // GPU: a file in place of the built-in table (backend/gemm/table.h); "none": no table, the library's own choice.
+  std::string gemm_table = {};
+  // GPU: leave out kernels whose name, as `tendon info` shows it, holds one of these words. What is left takes over.
+  std::vector<std::string> without = {};
 };
 
 // "cpu", or "" for the best one present. Throws Error(kBadUse) for a name this build does not know, listing those it

@@ -1,5 +1,6 @@
 #include "base/convert.h"
 
+#include <algorithm>
 #include <cstring>
 
 #include "base/check.h"
@@ -8,28 +9,50 @@
 namespace tendon {
 namespace {
 
-void widen_row(const Tensor& source, int64_t row, float* out) {
-  const int64_t n = source.cols();
-  const int64_t at = row * source.row_stride;
-  switch (source.dtype) {
+// Elements first..first+n of memory of this type.
+void widen_some(DType dtype, const void* data, int64_t first, int64_t n, float* out) noexcept {
+  switch (dtype) {
     case DType::kF32:
-      std::memcpy(out, source.as<float>() + at, static_cast<size_t>(n) * sizeof(float));
+      std::memcpy(out, static_cast<const float*>(data) + first, static_cast<size_t>(n) * sizeof(float));
       return;
     case DType::kBf16:
-      for (int64_t i = 0; i < n; ++i) out[i] = to_float(source.as<Bf16>()[at + i]);
-      return;
-    case DType::kF16:
-      for (int64_t i = 0; i < n; ++i) out[i] = half_to_float(source.as<uint16_t>()[at + i]);
+      for (int64_t i = 0; i < n; ++i) out[i] = to_float(static_cast<const Bf16*>(data)[first + i]);
       return;
     default:
-      TENDON_CHECK(false, "cannot widen {}", dtype_name(source.dtype));
+      for (int64_t i = 0; i < n; ++i) out[i] = half_to_float(static_cast<const uint16_t*>(data)[first + i]);
   }
 }
+
+// The same as `to`, which begins at out.
+void convert_some(DType dtype, const void* data, int64_t first, int64_t n, DType to, void* out) noexcept {
+  if (dtype == to) {
+    const size_t each = dtype_bytes(to);
+    std::memcpy(out, static_cast<const char*>(data) + static_cast<size_t>(first) * each, static_cast<size_t>(n) * each);
+  } else if (to == DType::kF32) {
+    widen_some(dtype, data, first, n, static_cast<float*>(out));
+  } else {
+    constexpr int64_t kPart = 1024;
+    float wide[kPart];
+    for (int64_t begin = 0; begin < n; begin += kPart) {
+      const int64_t count = std::min(kPart, n - begin);
+      widen_some(dtype, data, first + begin, count, wide);
+      for (int64_t i = 0; i < count; ++i) static_cast<Bf16*>(out)[begin + i] = to_bf16(wide[i]);
+    }
+  }
+}
+
+bool is_float(DType dtype) { return dtype == DType::kF32 || dtype == DType::kBf16 || dtype == DType::kF16; }
+
+void require_float(DType dtype) { TENDON_CHECK(is_float(dtype), "cannot widen {}", dtype_name(dtype)); }
 
 }  // namespace
 
 void widen(const Tensor& source, float* out) {
-  for (int64_t row = 0; row < source.rows(); ++row) widen_row(source, row, out + row * source.cols());
+  require_float(source.dtype);
+  const int64_t n = source.cols();
+  for (int64_t row = 0; row < source.rows(); ++row) {
+    widen_some(source.dtype, source.data, row * source.row_stride, n, out + row * n);
+  }
 }
 
 std::vector<float> widened(const Tensor& source) {
@@ -38,21 +61,20 @@ std::vector<float> widened(const Tensor& source) {
   return out;
 }
 
+bool can_convert(DType from, DType to) { return is_float(from) && (to == DType::kF32 || to == DType::kBf16); }
+
+void convert_range(const Tensor& source, int64_t first, int64_t count, DType dtype, void* out) noexcept {
+  convert_some(source.dtype, source.data, first, count, dtype, out);
+}
+
 void convert(const Tensor& source, DType dtype, void* out) {
   TENDON_CHECK(dtype == DType::kF32 || dtype == DType::kBf16, "cannot convert to {}", dtype_name(dtype));
-  // Checked here, since nothing may be thrown out of a parallel region.
-  TENDON_CHECK(source.dtype == DType::kF32 || source.dtype == DType::kBf16 || source.dtype == DType::kF16,
-               "cannot widen {}", dtype_name(source.dtype));
+  require_float(source.dtype);  // here, since nothing may be thrown out of a parallel region
   const int64_t n = source.cols();
   parallel_for(source.rows(), std::max<int64_t>(1, 65536 / std::max<int64_t>(n, 1)), [&](int64_t begin, int64_t end) {
-    std::vector<float> row(dtype == DType::kBf16 ? static_cast<size_t>(n) : 0);
     for (int64_t r = begin; r < end; ++r) {
-      if (dtype == DType::kF32) {
-        widen_row(source, r, static_cast<float*>(out) + r * n);
-        continue;
-      }
-      widen_row(source, r, row.data());
-      for (int64_t i = 0; i < n; ++i) static_cast<Bf16*>(out)[r * n + i] = to_bf16(row[static_cast<size_t>(i)]);
+      convert_some(source.dtype, source.data, r * source.row_stride, n, dtype,
+                   static_cast<char*>(out) + static_cast<size_t>(r * n) * dtype_bytes(dtype));
     }
   });
 }

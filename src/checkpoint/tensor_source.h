@@ -1,12 +1,14 @@
 // Where weights come from: a checkpoint on disk or the synthetic rule, under one set of names.
 #pragma once
 
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/check.h"
 #include "base/tensor.h"
+#include "base/value_rule.h"
 
 namespace tendon {
 
@@ -23,6 +25,11 @@ class TensorSource {
   // Host view of a stored tensor (dtype and shape as stored), valid as long as the source lives.
   // Throws Error(kBadInput) when there is none of this name.
   virtual Tensor tensor(std::string_view name) const = 0;
+
+  // Type and shape of that tensor. Its memory may be missing (null) where the values are only made when tensor() asks.
+  virtual Tensor header(std::string_view name) const { return tensor(name); }
+  // The rule behind its values, where there is one: a device can then make them itself.
+  virtual std::optional<ValueRule> rule(std::string_view /*name*/) const { return {}; }
 
   // What to call this source in messages: a path or "synthetic:pi0".
   virtual const std::string& description() const = 0;

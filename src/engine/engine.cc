@@ -57,8 +57,11 @@ Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host,
   const Clock::time_point built = Clock::now();
   store_ = std::make_unique<WeightStore>(backend, host, config_, options_.folds, options_.precision, tables);
   start_times_.weights_s = seconds_since(built);
-  log_info(log, "weights: {:.2f} GB used in place, {:.2f} GB copied or tabulated",
-           static_cast<double>(store_->in_place_bytes()) * 1e-9, static_cast<double>(store_->copied_bytes()) * 1e-9);
+  const auto gb = [](size_t bytes) { return static_cast<double>(bytes) * 1e-9; };
+  log_info(log,
+           "weights: {:.2f} GB used in place, {:.2f} GB copied or tabulated, {:.2f} GB made on the device, in {:.2f} s",
+           gb(store_->in_place_bytes()), gb(store_->copied_bytes() - store_->made_bytes()), gb(store_->made_bytes()),
+           start_times_.weights_s);
   std::ranges::sort(options_.prompt_lengths);
   prepare_all();
 }
@@ -84,7 +87,12 @@ void Engine::prepare_all() {
           "A plan for {} samples with {} views was asked for; there must be at least one of each, and {} views "
           "at most.",
           prepared.batch, prepared.views, kMaxCameras);
-    for (const int64_t length : lengths) {
+    if (prepared.prompt_tokens.value_or(1) < 1 || prepared.prompt_tokens.value_or(1) > config_.max_token_len)
+      throw_bad_use("A plan for prompts of {} tokens was asked for; the prompt budget is {} (--max-tokens).",
+                    *prepared.prompt_tokens, config_.max_token_len);
+    const std::vector<int64_t> own =
+        prepared.prompt_tokens ? std::vector{prompt_rows(*prepared.prompt_tokens)} : lengths;
+    for (const int64_t length : own) {
       Bucket bucket{.batch = prepared.batch,
                     .images = prepared.batch * prepared.views,
                     .prefix_rows = prepared.views * config_.vision.tokens() + std::min(length, config_.max_token_len),

@@ -21,6 +21,7 @@ namespace tendon {
 // Calls of so many samples with so many active cameras each.
 struct PreparedBatch {
   int64_t batch = 1, views = 3;
+  std::optional<int64_t> prompt_tokens = {};  // of this prompt length alone
 };
 
 struct EngineOptions {
@@ -38,8 +39,8 @@ struct EngineOptions {
   // that are computed and read by nobody; a prompt longer than all of them gets a plan of its own length. Empty: every
   // length has its own plan.
   std::vector<int64_t> prompt_lengths;
-  // Plans made at start, each with every prompt length (u8 pictures, all samples with as many views), with chunking
-  // a second one of each for samples with a previous chunk; never dropped.
+  // Plans made at start (u8 pictures, all samples with as many views), with chunking a second one of each for samples
+  // with a previous chunk; never dropped. Those that name no prompt length are made for every one of prompt_lengths.
   std::vector<PreparedBatch> prepared;
   // Refuse a call that needs another plan (kBadInput) instead of making one while the caller waits.
   bool prepared_only = false;

@@ -24,7 +24,7 @@ LoadedModel load_model(const std::string& checkpoint, const LoadOptions& options
     stated.horizon = loaded.config.horizon;
     stated.max_token_len = loaded.config.max_token_len;
     choose_lengths(loaded.config, stated, options.horizon, options.max_token_len);
-    loaded.source = std::make_unique<SyntheticSource>(loaded.config, checkpoint, progress);
+    loaded.source = std::make_unique<SyntheticSource>(loaded.config, checkpoint, progress, options.making);
   } else {
     std::unique_ptr<Checkpoint> opened = Checkpoint::open(checkpoint, log);
     loaded.checkpoint = opened.get();

@@ -16,6 +16,7 @@ namespace tendon {
 struct LoadOptions {
   std::optional<Variant> variant;       // must agree with the tensors
   LengthChoice horizon, max_token_len;  // option, preset; the checkpoint's config comes last
+  Making making = Making::kAtOnce;      // of synthetic weights; kWhenAsked for a device that makes its own
 };
 
 struct LoadedModel {

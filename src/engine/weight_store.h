@@ -11,21 +11,23 @@ namespace tendon {
 
 class WeightStore {
  public:
-  // `host` must outlive the store when weights are used in place. `compute` is f32 or bf16: matrices become bf16 in a
+  // `host` and its source must outlive the store when weights are used in place. Weights without host memory are made
+  // on the device where it can, else by their source. `compute` is f32 or bf16: matrices become bf16 in a
   // bf16 engine; an f32 engine keeps bf16 ones as they are (kernels widen them, which is exact) and f32 ones as f32.
   WeightStore(Backend& backend, const Weights& host, const ModelConfig& config, const Folds& folds, DType compute,
               const HostTables& tables);
 
   const Weights& weights() const { return weights_; }
   const Tables& tables() const { return tables_; }
-  size_t copied_bytes() const { return block_.bytes(); }     // tables and converted or uploaded weights
+  size_t copied_bytes() const { return block_.bytes(); }     // tables and weights converted, uploaded or made there
+  size_t made_bytes() const { return made_bytes_; }          // of these, made on the device by a rule
   size_t in_place_bytes() const { return in_place_bytes_; }  // weights read where the checkpoint maps them
 
  private:
   Weights weights_;
   Tables tables_;
   DeviceBlock block_;
-  size_t in_place_bytes_ = 0;
+  size_t in_place_bytes_ = 0, made_bytes_ = 0;
 };
 
 }  // namespace tendon

@@ -20,11 +20,6 @@
 namespace tendon {
 namespace {
 
-constexpr uint64_t kGamma = 0x9e3779b97f4a7c15ULL;
-constexpr uint64_t kMultiply1 = 0xbf58476d1ce4e5b9ULL;
-constexpr uint64_t kMultiply2 = 0x94d049bb133111ebULL;
-constexpr double kUnit = 1.0 / 8388608.0;  // 2⁻²³
-
 struct Rule {
   std::string hashed_name;
   double offset = 0, scale = 0;
@@ -53,17 +48,10 @@ Rule rule_of(const std::string& name, const Shape& shape) {
   return {name, 0.0, linear};
 }
 
-inline uint64_t mix(uint64_t z) {
-  z += kGamma;
-  z = (z ^ (z >> 30)) * kMultiply1;
-  z = (z ^ (z >> 27)) * kMultiply2;
-  return z ^ (z >> 31);
-}
-
 TENDON_SIMD_CLONES void fill(uint64_t seed, double offset, double scale, int64_t count, uint16_t* out) {
   for (int64_t i = 0; i < count; ++i) {
-    const uint64_t h = mix(seed + static_cast<uint64_t>(i));
-    const double r = static_cast<double>(static_cast<int32_t>(h >> 40)) * kUnit - 1.0;
+    const uint64_t h = splitmix64(seed + static_cast<uint64_t>(i));
+    const double r = static_cast<double>(static_cast<int32_t>(h >> 40)) * kValueRuleUnit - 1.0;
     const auto bits = std::bit_cast<uint32_t>(static_cast<float>(offset + scale * r));
     out[i] = static_cast<uint16_t>((bits + 0x7fffU + ((bits >> 16) & 1U)) >> 16);
   }
@@ -74,7 +62,8 @@ std::string sample_name(const std::string& name, int64_t sample) {
 }
 
 double signed_unit(uint64_t seed, int64_t i) {
-  return static_cast<double>(static_cast<int32_t>(mix(seed + static_cast<uint64_t>(i)) >> 40)) * kUnit - 1.0;
+  return static_cast<double>(static_cast<int32_t>(splitmix64(seed + static_cast<uint64_t>(i)) >> 40)) * kValueRuleUnit -
+         1.0;
 }
 
 nlohmann::ordered_json config_json(const ModelConfig& c, DType dtype) {
@@ -115,17 +104,20 @@ nlohmann::ordered_json config_json(const ModelConfig& c, DType dtype) {
 
 }  // namespace
 
-uint64_t splitmix64(uint64_t z) { return mix(z); }
-
 uint64_t fnv1a64(std::string_view text) {
   uint64_t h = 0xcbf29ce484222325ULL;
   for (const char c : text) h = (h ^ static_cast<unsigned char>(c)) * 0x100000001b3ULL;
   return h;
 }
 
-void synthetic_weight(const std::string& name, const Shape& shape, int64_t first, int64_t count, Bf16* out) {
+ValueRule synthetic_rule(const std::string& name, const Shape& shape) {
   const Rule rule = rule_of(name, shape);
-  const uint64_t seed = fnv1a64(rule.hashed_name) + static_cast<uint64_t>(first);
+  return {.seed = fnv1a64(rule.hashed_name), .offset = rule.offset, .scale = rule.scale};
+}
+
+void synthetic_weight(const std::string& name, const Shape& shape, int64_t first, int64_t count, Bf16* out) {
+  const ValueRule rule = synthetic_rule(name, shape);
+  const uint64_t seed = rule.seed + static_cast<uint64_t>(first);
   parallel_for(count, 1 << 16, [&](int64_t begin, int64_t end) {
     fill(seed + static_cast<uint64_t>(begin), rule.offset, rule.scale, end - begin, &out[begin].bits);
   });
@@ -134,7 +126,7 @@ void synthetic_weight(const std::string& name, const Shape& shape, int64_t first
 std::vector<uint8_t> synthetic_image(const std::string& camera, int64_t size, int64_t sample) {
   const uint64_t seed = fnv1a64(sample_name("input.image." + camera, sample));
   std::vector<uint8_t> image(static_cast<size_t>(size * size * 3));
-  for (size_t i = 0; i < image.size(); ++i) image[i] = static_cast<uint8_t>(mix(seed + i) >> 56);
+  for (size_t i = 0; i < image.size(); ++i) image[i] = static_cast<uint8_t>(splitmix64(seed + i) >> 56);
   return image;
 }
 
@@ -158,12 +150,13 @@ std::vector<int32_t> synthetic_prompt(int64_t count, int64_t vocab, int64_t samp
   const uint64_t seed = fnv1a64(sample_name("input.prompt", sample));
   const auto span = static_cast<uint64_t>(std::min<int64_t>(250000, vocab - 12));
   std::vector<int32_t> tokens(static_cast<size_t>(count));
-  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(mix(seed + i) % span) + 4;
+  for (size_t i = 0; i < tokens.size(); ++i) tokens[i] = static_cast<int32_t>(splitmix64(seed + i) % span) + 4;
   if (!tokens.empty()) tokens[0] = 2;
   return tokens;
 }
 
-SyntheticSource::SyntheticSource(const ModelConfig& config, std::string description, const Progress& progress)
+SyntheticSource::SyntheticSource(const ModelConfig& config, std::string description, const Progress& progress,
+                                 Making making)
     : description_(std::move(description)) {
   std::vector<WeightSpec> layout = stored_layout(config);
   std::erase_if(layout, [](const WeightSpec& spec) { return spec.name == kExpertHead; });
@@ -181,10 +174,11 @@ SyntheticSource::SyntheticSource(const ModelConfig& config, std::string descript
   size_t offset = 0;
   for (const WeightSpec& spec : layout) {
     const Tensor tensor(DType::kBf16, spec.shape, static_cast<char*>(memory_) + offset);
-    synthetic_weight(spec.name, spec.shape, 0, tensor.elements(), tensor.as<Bf16>());
-    tensors_.emplace(spec.name, tensor);
+    tensors_.emplace(spec.name, Entry{tensor});
     names_.push_back(spec.name);
     offset += (tensor.bytes() + kAlign - 1) / kAlign * kAlign;
+    if (making == Making::kWhenAsked) continue;
+    (void)this->tensor(spec.name);
     if (progress) progress(static_cast<double>(offset), static_cast<double>(bytes_));
   }
 }
@@ -193,10 +187,30 @@ SyntheticSource::~SyntheticSource() {
   if (memory_ != nullptr) munmap(memory_, bytes_);
 }
 
-Tensor SyntheticSource::tensor(std::string_view name) const {
+SyntheticSource::Entry& SyntheticSource::entry(std::string_view name) const {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) throw_bad_input("{} has no weight named '{}'.", description_, name);
   return found->second;
+}
+
+Tensor SyntheticSource::tensor(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  Entry& found = entry(name);
+  if (!found.made) {
+    synthetic_weight(std::string(name), found.tensor.shape, 0, found.tensor.elements(), found.tensor.as<Bf16>());
+    found.made = true;
+  }
+  return found.tensor;
+}
+
+Tensor SyntheticSource::header(std::string_view name) const {
+  const std::lock_guard lock(mutex_);
+  const Entry& found = entry(name);
+  return found.made ? found.tensor : Tensor(DType::kBf16, found.tensor.shape);
+}
+
+std::optional<ValueRule> SyntheticSource::rule(std::string_view name) const {
+  return synthetic_rule(std::string(name), entry(name).tensor.shape);
 }
 
 std::optional<ModelConfig> parse_synthetic(std::string_view checkpoint) {

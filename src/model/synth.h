@@ -10,19 +10,22 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/value_rule.h"
 #include "checkpoint/tensor_source.h"
 #include "model/config.h"
 
 namespace tendon {
 
-uint64_t splitmix64(uint64_t z);
 uint64_t fnv1a64(std::string_view text);
 
+// The rule of the weight `name` of this shape.
+ValueRule synthetic_rule(const std::string& name, const Shape& shape);
 // Elements first..first+count of the weight `name` of this shape, as stored.
 void synthetic_weight(const std::string& name, const Shape& shape, int64_t first, int64_t count, Bf16* out);
 
@@ -39,11 +42,16 @@ std::vector<int32_t> synthetic_prompt(int64_t count, int64_t vocab, int64_t samp
 // Done and total elements; called from one thread now and then.
 using Progress = std::function<void(double done, double total)>;
 
+// When the values of a synthetic checkpoint are made.
+enum class Making { kAtOnce, kWhenAsked };
+
 // A checkpoint in memory. Everything but the expert's unused lm_head is there, in bf16.
 class SyntheticSource final : public TensorSource {
  public:
-  // Throws Error(kDevice) when the memory cannot be had.
-  SyntheticSource(const ModelConfig& config, std::string description, const Progress& progress = {});
+  // Throws Error(kDevice) when the memory cannot be had. kWhenAsked: a tensor's values are made, and its memory taken,
+  // by the first call of tensor() for it; `progress` is not called.
+  SyntheticSource(const ModelConfig& config, std::string description, const Progress& progress = {},
+                  Making making = Making::kAtOnce);
   ~SyntheticSource() override;
   SyntheticSource(const SyntheticSource&) = delete;
   SyntheticSource& operator=(const SyntheticSource&) = delete;
@@ -51,13 +59,22 @@ class SyntheticSource final : public TensorSource {
   const std::vector<std::string>& names() const override { return names_; }
   bool contains(std::string_view name) const override { return tensors_.find(name) != tensors_.end(); }
   Tensor tensor(std::string_view name) const override;
+  Tensor header(std::string_view name) const override;
+  std::optional<ValueRule> rule(std::string_view name) const override;
   const std::string& description() const override { return description_; }
   size_t bytes() const { return bytes_; }
 
  private:
+  struct Entry {
+    Tensor tensor;
+    bool made = false;
+  };
+  Entry& entry(std::string_view name) const;
+
   std::string description_;
   std::vector<std::string> names_;
-  std::map<std::string, Tensor, std::less<>> tensors_;
+  mutable std::mutex mutex_;  // guards `made` and the values
+  mutable std::map<std::string, Entry, std::less<>> tensors_;
   void* memory_ = nullptr;
   size_t bytes_ = 0;
 };

@@ -130,6 +130,7 @@ std::vector<WeightSpec> stored_layout(const ModelConfig& config) {
 
 Weights load_weights(const TensorSource& source, const ModelConfig& config) {
   Weights weights;
+  weights.source = &source;
   std::vector<std::string> missing, wrong_shape, unexpected;
   std::set<std::string, std::less<>> expected{kExpertHead};
   visit_weights(weights, config, [&](const WeightSpec& spec, Tensor& tensor) {
@@ -138,7 +139,8 @@ Weights load_weights(const TensorSource& source, const ModelConfig& config) {
       missing.push_back(spec.name);
       return;
     }
-    tensor = source.tensor(spec.name);
+    const bool is_large = spec.role == WeightRole::kMatrix || spec.role == WeightRole::kDead;
+    tensor = is_large ? source.header(spec.name) : source.tensor(spec.name);
     if (tensor.shape != spec.shape) {
       wrong_shape.push_back(
           fmt::format("{} (expected {}, found {})", spec.name, to_string(spec.shape), to_string(tensor.shape)));

@@ -52,6 +52,9 @@ struct Weights {
   LinearWeights action_in, action_out;
   LinearWeights state_in;                   // π0
   LinearWeights time_mlp_in, time_mlp_out;  // π0: action_time_mlp_*, input width 2·W; π0.5: time_mlp_*
+
+  // Where they came from. Tensors without memory are asked of it by name (TensorSource::header); it must live as long.
+  const TensorSource* source = nullptr;
 };
 
 // How a weight is kept in memory.
@@ -77,8 +80,9 @@ void visit_weights(Weights& weights, const ModelConfig& config,
 // writes (777 tensors for π0, 812 for π0.5).
 std::vector<WeightSpec> stored_layout(const ModelConfig& config);
 
-// Host views of all weights. Every expected tensor must be there once with the right shape, and nothing else. Throws
-// Error(kBadInput) with the counts and the first five names of missing, unexpected and wrongly shaped tensors.
+// Host views of all weights; large matrices that the source only makes when asked have no memory yet. Every expected
+// tensor must be there once with the right shape, and nothing else. Throws Error(kBadInput) with the counts and the
+// first five names of missing, unexpected and wrongly shaped tensors.
 Weights load_weights(const TensorSource& source, const ModelConfig& config);
 
 }  // namespace tendon

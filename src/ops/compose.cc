@@ -84,6 +84,17 @@ concept Fused = requires(const Args& args, Recorder& r) {
 
 }  // namespace
 
+std::vector<std::string_view> fused_operations() {
+  std::vector<std::string_view> names;
+  const auto add = [&]<class Args>(std::type_identity<Args>) {
+    if constexpr (Fused<Args>) names.emplace_back(Args::kName);
+  };
+  [&]<class... Args>(std::type_identity<std::variant<Args...>>) {
+    (add(std::type_identity<Args>{}), ...);
+  }(std::type_identity<decltype(Op::args)>{});
+  return names;
+}
+
 bool expand(const Op& op, Recorder& recorder) {
   const Recorder::Scope scope(recorder, op_label(op));
   return std::visit(

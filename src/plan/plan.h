@@ -46,6 +46,7 @@ class Plan {
   Status run(OpTimes* times = nullptr) noexcept { return executable_->run(times); }
 
   // For measurements; see Executable.
+  std::optional<size_t> device_work() const { return executable_->device_work(); }
   void time_device(bool on) { executable_->time_device(on); }
   std::optional<double> device_us() const { return executable_->device_us(); }
   Status run_pieces(std::span<const size_t> ends, std::span<double> us) noexcept {

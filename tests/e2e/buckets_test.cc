@@ -187,5 +187,27 @@ TEST(Buckets, ImpossibleOnesAreRefused) {
   }
 }
 
+TEST_P(BucketsTest, OnePromptLengthCanBePrepared) {
+  EngineOptions one = options();
+  one.prepared = {{.batch = 1, .views = 2, .prompt_tokens = 6}};
+  one.prepared_only = true;
+  const auto engine = make(one);
+  ASSERT_EQ(engine->prepared_buckets().size(), 1U);
+  EXPECT_EQ(engine->prepared_buckets()[0].prefix_rows, 2 * model_.config.vision.tokens() + 6);
+  EXPECT_TRUE(try_infer(*engine, request(1, 6, 2)).is_ok());
+  EXPECT_FALSE(try_infer(*engine, request(1, 7, 2)).is_ok());
+  EXPECT_FALSE(try_infer(*engine, request(1, 6, 3)).is_ok());
+  for (const int64_t tokens : {int64_t{0}, model_.config.max_token_len + 1}) {
+    one.prepared[0].prompt_tokens = tokens;
+    try {
+      make(one);
+      ADD_FAILURE() << "no error for " << tokens << " tokens";
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::kBadUse);
+      EXPECT_THAT(error.what(), HasSubstr("--max-tokens"));
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tendon::test

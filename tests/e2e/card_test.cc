@@ -3,8 +3,11 @@
 #include <sys/wait.h>
 
 #include <gmock/gmock.h>
+#include <nlohmann/json.hpp>
 
+#include "../support/copying_backend.h"
 #include "backend/sim/sim_backend.h"
+#include "base/convert.h"
 #include "tiny.h"
 
 namespace tendon::test {
@@ -152,37 +155,110 @@ TEST(Card, RunsWithoutAGraphOnRequest) {
   EXPECT_TRUE(log.warnings.empty());
 }
 
-// Whichever allocation fails: an error that names the memory, and nothing stays behind.
+LoadOptions when_asked() {
+  LoadOptions options;
+  options.making = Making::kWhenAsked;
+  return options;
+}
+
+// Makes an engine on a card with one fault and calls it twice: the message of the first error. Nothing stays behind.
+std::string failure(const SimOptions& fault, const LoadOptions& load, const std::string& checkpoint) {
+  const auto backend = sim::make_sim_backend(fault, {});
+  const size_t free = backend->info().free_bytes;
+  std::string message;
+  try {
+    const LoadedModel model = load_model(checkpoint, load);
+    EngineOptions options;
+    options.steps = kSteps;
+    Engine engine(*backend, model.config, model.weights, options);
+    const Request request(model.config, 1);
+    const Sample sample = request.sample();
+    std::vector<float> actions(static_cast<size_t>(model.config.horizon * model.config.action_dim));
+    const Status status = engine.infer(std::span(&sample, 1), actions);
+    EXPECT_EQ(status.code(), StatusCode::kDevice);
+    message = status.message();
+    EXPECT_TRUE(engine.infer(std::span(&sample, 1), actions).is_ok());  // the fault is over
+  } catch (const Error& error) {
+    EXPECT_EQ(error.kind(), ErrorKind::kDevice);
+    message = error.what();
+  }
+  EXPECT_LE(backend->info().free_bytes, free);
+  EXPECT_GE(backend->info().free_bytes + (size_t{64} << 20), free);
+  return message;
+}
+
+// Whichever allocation fails: an error that names the memory.
 TEST(Card, AnyAllocationMayFail) {
   CardEngine good("tiny_pi0", DType::kBf16, {});
   good.run(1);
-  const uint64_t allocations = good.card->counters().allocations;
-  ASSERT_GE(allocations, 2U);
-  for (uint64_t n = 1; n <= allocations; ++n) {
-    gpu::Runtime* card = nullptr;
-    const auto backend = sim::make_sim_backend({.failing_allocation = n}, {}, &card);
-    const size_t free = backend->info().free_bytes;
-    std::string message;
-    try {
-      const LoadedModel model = load_tiny(data_dir() / "tiny_pi0");
-      EngineOptions options;
-      options.steps = kSteps;
-      Engine engine(*backend, model.config, model.weights, options);
-      const Request request(model.config, 1);
-      const Sample sample = request.sample();
-      std::vector<float> actions(static_cast<size_t>(model.config.horizon * model.config.action_dim));
-      const Status status = engine.infer(std::span(&sample, 1), actions);
-      EXPECT_EQ(status.code(), StatusCode::kDevice);
-      message = status.message();
-      EXPECT_TRUE(engine.infer(std::span(&sample, 1), actions).is_ok());  // there is memory now
-    } catch (const Error& error) {
-      EXPECT_EQ(error.kind(), ErrorKind::kDevice);
-      message = error.what();
-    }
-    EXPECT_THAT(message, AllOf(HasSubstr("ot enough memory"), HasSubstr("MB"))) << "allocation " << n;
-    EXPECT_LE(backend->info().free_bytes, free);
-    EXPECT_GE(backend->info().free_bytes + (size_t{64} << 20), free) << "allocation " << n;
+  const gpu::Counters& counters = good.card->counters();
+  const std::string checkpoint = (data_dir() / "tiny_pi0").string();
+  ASSERT_GE(counters.allocations, 2U);
+  ASSERT_GE(counters.host_allocations, 3U);  // two windows for the weights, a plan's inputs and outputs
+  for (uint64_t n = 1; n <= counters.allocations; ++n) {
+    EXPECT_THAT(failure({.failing_allocation = n}, {}, checkpoint),
+                AllOf(HasSubstr("ot enough memory"), HasSubstr("MB")))
+        << "allocation " << n;
   }
+  for (uint64_t n = 1; n <= counters.host_allocations; ++n) {
+    EXPECT_THAT(failure({.failing_host_allocation = n}, {}, checkpoint),
+                AllOf(HasSubstr("ot enough page-locked host memory"), HasSubstr("MB")))
+        << "pinned allocation " << n;
+  }
+}
+
+TEST(Card, AnUploadMayFail) {
+  EXPECT_THAT(failure({.failing_copy = 1}, {}, (data_dir() / "tiny_pi0").string()), HasSubstr("ordered fault"));
+  EXPECT_THAT(failure({.failing_copy = 1}, when_asked(), "synthetic:pi0-tiny"), HasSubstr("ordered fault"));
+}
+
+// --- synthetic weights ----------------------------------------------------------------------------------------------
+
+// Those that the card makes have the bits that the host would have brought, in both compute types.
+TEST(Card, MakesSyntheticWeightsByItself) {
+  for (const char* checkpoint : {"synthetic:pi0-tiny", "synthetic:pi05-tiny"}) {
+    for (const DType precision : {DType::kBf16, DType::kF32}) {
+      const auto backend = sim::make_sim_backend({}, {});
+      const LoadedModel lazy = load_model(checkpoint, when_asked());
+      EXPECT_EQ(lazy.weights.prefix.layers[0].q.data, nullptr);
+      const LoadedModel made = load_model(checkpoint);
+      EngineOptions options;
+      options.precision = precision;
+      options.steps = 1;
+      const Engine engine(*backend, lazy.config, lazy.weights, options);
+      EXPECT_GT(engine.store().made_bytes(), engine.store().copied_bytes() / 2);
+      Weights on_card = engine.store().weights();
+      int compared = 0;
+      visit_weights(on_card, lazy.config, [&](const WeightSpec& spec, Tensor& tensor) {
+        if (!tensor.defined()) return;
+        std::vector<char> got(tensor.bytes()), want(tensor.bytes());
+        convert(made.source->tensor(spec.name), tensor.dtype, want.data());
+        backend->download(got.data(), tensor.data, got.size());
+        EXPECT_EQ(got, want) << spec.name;
+        ++compared;
+      });
+      EXPECT_GT(compared, 50);
+      EXPECT_EQ(Engine(*backend, made.config, made.weights, options).store().made_bytes(), 0U);
+    }
+  }
+}
+
+// A backend that cannot make them, and the CPU, ask the source: the same actions.
+TEST(Card, HostsMakeSyntheticWeightsThatAreAskedFor) {
+  const LoadedModel made = load_model("synthetic:pi0-tiny");
+  EngineOptions options;
+  options.steps = kSteps;
+  const auto actions = [&](Backend& backend, const LoadedModel& model) {
+    Engine engine(backend, model.config, model.weights, options);
+    EXPECT_EQ(engine.store().made_bytes(), 0U);
+    return infer(engine, Request(model.config, 1));
+  };
+  const auto cpu = make_backend("cpu");
+  const std::vector<float> expected = actions(*cpu, made);
+  EXPECT_TRUE(same_bytes(actions(*cpu, load_model("synthetic:pi0-tiny", when_asked())), expected));
+  CopyingBackend copying;
+  EXPECT_LE(
+      max_abs_difference(actions(copying, load_model("synthetic:pi0-tiny", when_asked())), actions(copying, made)), 0);
 }
 
 // --- the command ----------------------------------------------------------------------------------------------------
@@ -243,6 +319,36 @@ TEST(Command, SaysOnceThatCaptureFailedAndGoesOn) {
   EXPECT_EQ(result.code, 0) << result.text;
   EXPECT_THAT(result.text, HasSubstr("warning: sim: launching failed"));
   EXPECT_THAT(command(bench("sim:capture-node=3", "--no-graph")).text, testing::Not(HasSubstr("warning")));
+}
+
+// Every rung gives the actions, with fewer kernels from rung to rung.
+TEST(Command, ClimbsTheLadder) {
+  const TempDir temp;
+  const std::string out = (temp.path() / "ladder.json").string();
+  const Result result =
+      command("ladder --backend sim --checkpoint synthetic:pi0-tiny --steps 1 --iters 1 --json " + out);
+  ASSERT_EQ(result.code, 0) << result.text;
+  const nlohmann::json ladder = nlohmann::json::parse(read_text(out));
+  ASSERT_EQ(ladder["rungs"].size(), 8U);
+  EXPECT_TRUE(ladder["rungs"][0]["kernels"].is_null());  // no graph to count in
+  size_t before = std::numeric_limits<size_t>::max();
+  for (size_t i = 1; i < 8; ++i) {
+    const nlohmann::json& rung = ladder["rungs"][i];
+    EXPECT_LE(rung["kernels"], before) << rung["rung"];
+    before = rung["kernels"];
+  }
+  EXPECT_LT(ladder["rungs"][7]["kernels"].get<size_t>() * 3, ladder["rungs"][1]["kernels"].get<size_t>() * 2);
+  for (const nlohmann::json& rung : ladder["rungs"]) EXPECT_LT(rung["relative"], 0.05) << rung["rung"];
+  EXPECT_LT(ladder["rungs"][7]["operations"], ladder["rungs"][0]["operations"]);
+}
+
+TEST(Command, LeavesKernelsOut) {
+  const std::string base = "info --backend sim --checkpoint synthetic:pi0-tiny --steps 1 ";
+  EXPECT_THAT(command(base).text, AllOf(HasSubstr("gpu.few_rows"), HasSubstr("gpu.attention (mma)"),
+                                        HasSubstr("simulated library"), HasSubstr("GEMM table none")));
+  EXPECT_THAT(command(base + "--without few_rows 'mma)' cluster").text,
+              AllOf(testing::Not(HasSubstr("gpu.few_rows")), HasSubstr("gpu.attention (plain)")));
+  EXPECT_THAT(command(base + "--expand norm_qkv_rope").text, testing::Not(HasSubstr("norm_qkv_rope")));
 }
 
 }  // namespace

@@ -19,7 +19,8 @@ op_check bench     [--seconds S] [--json FILE|-]   time of the real shapes, × t
 op_check support                          which operation has which kernel (markdown)
   --backend NAME   cpu (default)          --threads N   CPU threads, 0 = all
   --device N       GPU index              --filter TEXT only cases whose name holds TEXT
-  --portable       a card's portable kernels, no library      --gemm-table FILE   in place of the built-in one
+  --portable       a card's portable kernels, no library      --gemm-table FILE   in place of the built-in one; none
+  --without WORD   leave out a card's kernels whose name holds WORD (may be repeated)
 )";
 
 int run(int argc, char** argv) {
@@ -46,6 +47,8 @@ int run(int argc, char** argv) {
       options.backend_options.portable_kernels = true;
     } else if (word == "--gemm-table") {
       options.backend_options.gemm_table = value();
+    } else if (word == "--without") {
+      options.backend_options.without.emplace_back(value());
     } else if (word == "--filter") {
       options.filter = value();
     } else if (word == "--seconds") {

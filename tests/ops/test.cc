@@ -1,6 +1,7 @@
 // op_check test and self-test.
 #include <chrono>
 #include <cstdio>
+#include <cstring>
 
 #include <fmt/format.h>
 
@@ -59,6 +60,35 @@ std::string check_memory(Backend& backend) {
   }
 }
 
+// Values that the device makes by a rule have the host's bits, and nothing behind them is written.
+std::string check_value_rule(Backend& backend) {
+  for (const ValueRule& rule : {ValueRule{0xfedcba9876543210ULL, 0, 0.04}, ValueRule{~uint64_t{0} - 500, 1, 0.2}}) {
+    for (const DType dtype : {DType::kBf16, DType::kF32}) {
+      for (const int64_t elements : {1, 7, 4096, 300001}) {
+        const size_t each = dtype_bytes(dtype);
+        const size_t bytes = static_cast<size_t>(elements) * each;
+        const DeviceBlock block(backend, bytes + 16);
+        backend.fill_zero(block.data(), bytes + 16);
+        if (!backend.fill_by_rule(Tensor(dtype, {elements}, block.data()), rule)) return "";  // the host has to
+        backend.finish_uploads();
+        std::vector<std::byte> got(bytes + 16);
+        std::vector<std::byte> want(bytes + 16);
+        backend.download(got.data(), block.data(), got.size());
+        for (int64_t i = 0; i < elements; ++i) {
+          const double r =
+              static_cast<double>(splitmix64(rule.seed + static_cast<uint64_t>(i)) >> 40) * kValueRuleUnit - 1;
+          const Bf16 value = to_bf16(static_cast<float>(rule.offset + rule.scale * r));
+          const float wide = to_float(value);
+          const void* const from = dtype == DType::kBf16 ? static_cast<const void*>(&value) : &wide;
+          std::memcpy(want.data() + static_cast<size_t>(i) * each, from, each);
+        }
+        if (got != want) return fmt::format("{} values of {} differ from the host's", elements, dtype_name(dtype));
+      }
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 int run_test(const CommandOptions& options) {
@@ -97,6 +127,7 @@ int run_test(const CommandOptions& options) {
     tally.count("make_backend.unknown", refusal("abacus", ErrorKind::kBadUse));
     tally.count("make_backend.missing", refusal(backend->name() == "hip" ? "cuda" : "hip", ErrorKind::kDevice));
     tally.count("memory", check_memory(*backend));
+    tally.count("value_rule", check_value_rule(*backend));
   }
   const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   fmt::print("{}: {} passed, {} failed in {:.1f} s; nearest to its bound: {} ({:.2f})\n", backend->name(), tally.passed,

@@ -6,6 +6,8 @@
 #include <charconv>
 #include <cstdint>
 
+#include <fmt/format.h>
+
 #include "backend/cuda/cuda_runtime.h"
 #include "base/check.h"
 
@@ -49,6 +51,7 @@ std::unique_ptr<CublasLt> CublasLt::open(gpu::Runtime& runtime) {
 }
 
 CublasLt::CublasLt(gpu::Runtime& runtime, void* library) : runtime_(runtime), library_(library) {
+  find(version_, "cublasLtGetVersion");
   find(create_, "cublasLtCreate");
   find(destroy_, "cublasLtDestroy");
   find(matmul_, "cublasLtMatmul");
@@ -78,6 +81,11 @@ CublasLt::~CublasLt() {
   runtime_.release(workspace_);
   if (handle_ != nullptr) destroy_(handle_);
   if (library_ != nullptr) dlclose(library_);
+}
+
+std::string CublasLt::version() const {
+  const size_t number = version_();  // 130100 for 13.1.0
+  return fmt::format("cuBLASLt {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
 }
 
 template <class F>

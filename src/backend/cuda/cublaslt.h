@@ -23,6 +23,7 @@ class CublasLt final : public gpu::LibraryGemm {
   CublasLt& operator=(const CublasLt&) = delete;
 
   std::string_view name() const override { return "cublaslt"; }
+  std::string version() const override;
   std::unique_ptr<gpu::Gemm> prepare(const gpu::GemmArgs& args, std::string_view algorithm = {}) const override;
   std::vector<std::string> algorithms(const gpu::GemmArgs& args) const override;
 
@@ -37,6 +38,7 @@ class CublasLt final : public gpu::LibraryGemm {
   void* workspace_ = nullptr;
   void* library_ = nullptr;
   cublasLtHandle_t handle_ = nullptr;
+  decltype(&cublasLtGetVersion) version_ = nullptr;
   decltype(&cublasLtCreate) create_ = nullptr;
   decltype(&cublasLtDestroy) destroy_ = nullptr;
   decltype(&cublasLtMatmul) matmul_ = nullptr;

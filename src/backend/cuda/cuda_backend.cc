@@ -58,6 +58,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
                              .runtime = make_cuda_runtime(options.device),
                              .library = nullptr,
                              .graph = options.graph,
+                             .without = options.without,
                              .log = options.log};
   if (!options.portable_kernels) {
     parts.own_ops = gpu::attention::attention_rows(*parts.runtime);
@@ -70,8 +71,8 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
     }
     parts.special = gpu::hopper::open_products(*parts.runtime);
     const std::string card = parts.runtime->info().name;
-    parts.table = options.gemm_table.empty() ? gemm::Table::built_in(card) : gemm::Table::read(options.gemm_table);
-    if (!parts.table) {
+    parts.table = gemm::Table::choose(options.gemm_table, card);
+    if (!parts.table && options.gemm_table.empty()) {
       log_info(options.log, "no GEMM table for {}: products take the library's own choice; `tendon tune` makes one",
                card);
     }

@@ -26,6 +26,7 @@ using gpu::require;
 class CudaGraph final : public gpu::Graph {
  public:
   CudaGraph(cudaGraph_t captured, cudaStream_t stream, gpu::Counters& counters) : counters_(counters) {
+    cudaGraphGetNodes(captured, nullptr, &size_);
     const cudaError_t status = cudaGraphInstantiate(&executable_, captured, 0);
     cudaGraphDestroy(captured);
     require(status, "making the graph");
@@ -37,6 +38,7 @@ class CudaGraph final : public gpu::Graph {
   CudaGraph(const CudaGraph&) = delete;
   CudaGraph& operator=(const CudaGraph&) = delete;
 
+  std::optional<size_t> size() const override { return size_; }
   void launch(gpu::Stream stream) override {
     ++counters_.graph_launches;
     require(cudaGraphLaunch(executable_, cuda_stream(stream)), "launching the graph");
@@ -45,6 +47,7 @@ class CudaGraph final : public gpu::Graph {
  private:
   gpu::Counters& counters_;
   cudaGraphExec_t executable_ = nullptr;
+  size_t size_ = 0;
 };
 
 class CudaEvent final : public gpu::Event {

@@ -105,6 +105,11 @@ Table Table::read(const std::string& path) {
   return parse(text.str(), path);
 }
 
+std::optional<Table> Table::choose(const std::string& wanted, std::string_view card) {
+  if (wanted == "none") return {};
+  return wanted.empty() ? built_in(card) : read(wanted);
+}
+
 std::optional<Table> Table::built_in(std::string_view card) {
   const std::string file = table_file_name(card);
   for (const BuiltInTable* entry = kBuiltInTables; entry->file != nullptr; ++entry) {
@@ -136,6 +141,18 @@ void Table::put(Row row) {
   } else {
     *found = std::move(row);
   }
+}
+
+size_t Table::merge(const Table& other) {
+  size_t taken = 0;
+  for (const Row& row : other.rows_) {
+    const Row* const known = find_exact(row.desc);
+    const bool better = known == nullptr || row.date > known->date || (row.date == known->date && row.us < known->us);
+    if (!better) continue;
+    put(row);
+    ++taken;
+  }
+  return taken;
 }
 
 std::string Table::text() const {

@@ -30,6 +30,8 @@ class Table {
   static Table read(const std::string& path);
   // The table that was built in for this card; nothing when there is none.
   static std::optional<Table> built_in(std::string_view card);
+  // What --gemm-table asks for: a file; the built-in table of this card for ""; nothing for "none".
+  static std::optional<Table> choose(const std::string& wanted, std::string_view card);
 
   const std::string& name() const { return name_; }
   const std::vector<Row>& rows() const { return rows_; }
@@ -40,6 +42,9 @@ class Table {
   const Row* find_exact(const Desc& desc) const;
   // Adds the row, in place of one with the same description.
   void put(Row row);
+  // Takes what another table of this card has measured: of two rows with one description the later one, of one day the
+  // faster one. Returns how many rows came in.
+  size_t merge(const Table& other);
   // As a file: sorted by epilogue, types, N, K and M, so that a new measurement changes one line.
   std::string text() const;
 

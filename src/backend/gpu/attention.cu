@@ -65,12 +65,18 @@ TENDON_KERNEL void attention_plain_kernel(Args a) {
   }
   wave_sync();
   float denominator = 0;
-  for (int key = 0; key < keys; ++key) denominator += logits[key] == -INFINITY ? 0.0F : expf(logits[key] - maximum);
+  for (int key = lane(); key < keys; key += kWarpSize) {
+    const float weight = logits[key] == -INFINITY ? 0.0F : expf(logits[key] - maximum);
+    denominator += weight;
+    logits[key] = weight;
+  }
+  denominator = wave_sum(denominator);
+  wave_sync();
   T* const out = static_cast<T*>(a.out) + row * a.out_stride + head * a.width;
   for (int d = lane(); d < a.width; d += kWarpSize) {
     float sum = 0;
-    for (int key = 0; key < keys; ++key) {
-      if (logits[key] != -INFINITY) sum += expf(logits[key] - maximum) * widen(v[key * a.k_stride + d]);
+    for (int key = 0; key < keys; ++key) {  // a key that is masked may hold anything
+      if (logits[key] > 0) sum += logits[key] * widen(v[key * a.k_stride + d]);
     }
     out[d] = narrow<T>(denominator > 0 ? sum / denominator : 0.0F);
   }
@@ -111,37 +117,48 @@ size_t attention_workspace_bytes(const Attention& a) {
   return static_cast<size_t>(a.q.shape[0] * a.kv_heads * group_rows(a) * splits * (width + 2)) * sizeof(float);
 }
 
+namespace {
+
+Args args_of(const Attention& a, void* workspace) {
+  return {.q = a.q.data,
+          .k = a.k.data,
+          .v = a.v.data,
+          .out = a.out.data,
+          .visible = visible_keys(a),
+          .parts = static_cast<float*>(workspace),
+          .q_stride = a.q.row_stride,
+          .k_stride = a.k.row_stride,
+          .out_stride = a.out.row_stride,
+          .batch = static_cast<int>(a.q.shape[0]),
+          .queries = static_cast<int>(a.q.shape[1]),
+          .capacity = static_cast<int>(a.k.shape[1]),
+          .heads = a.heads,
+          .kv_heads = a.kv_heads,
+          .width = static_cast<int>(a.q.cols() / a.heads),
+          .splits = splits_of(a),
+          .scale = a.scale};
+}
+
+}  // namespace
+
+void launch_plain_attention(const Attention& a, Stream stream) {
+  if (a.q.elements() == 0) return;
+  const Args args = args_of(a, nullptr);
+  with_float_type(a.q.dtype, [&]<class T>(T) {
+    const dim3 grid(static_cast<unsigned>(args.queries), static_cast<unsigned>(a.heads),
+                    static_cast<unsigned>(args.batch));
+    launch<attention_plain_kernel<T>>({.grid = grid,
+                                       .block = kWarpSize,
+                                       .shared_bytes = static_cast<size_t>(args.capacity) * sizeof(float),
+                                       .stream = stream},
+                                      args);
+  });
+}
+
 void launch_attention(const Attention& a, void* workspace, Stream stream) {
   if (a.q.elements() == 0) return;
-  Args args{.q = a.q.data,
-            .k = a.k.data,
-            .v = a.v.data,
-            .out = a.out.data,
-            .visible = visible_keys(a),
-            .parts = static_cast<float*>(workspace),
-            .q_stride = a.q.row_stride,
-            .k_stride = a.k.row_stride,
-            .out_stride = a.out.row_stride,
-            .batch = static_cast<int>(a.q.shape[0]),
-            .queries = static_cast<int>(a.q.shape[1]),
-            .capacity = static_cast<int>(a.k.shape[1]),
-            .heads = a.heads,
-            .kv_heads = a.kv_heads,
-            .width = static_cast<int>(a.q.cols() / a.heads),
-            .splits = splits_of(a),
-            .scale = a.scale};
-  if (!takes_tensor_cores(a)) {
-    with_float_type(a.q.dtype, [&]<class T>(T) {
-      const dim3 grid(static_cast<unsigned>(args.queries), static_cast<unsigned>(a.heads),
-                      static_cast<unsigned>(args.batch));
-      launch<attention_plain_kernel<T>>({.grid = grid,
-                                         .block = kWarpSize,
-                                         .shared_bytes = static_cast<size_t>(args.capacity) * sizeof(float),
-                                         .stream = stream},
-                                        args);
-    });
-    return;
-  }
+  if (!takes_tensor_cores(a)) return launch_plain_attention(a, stream);
+  const Args args = args_of(a, workspace);
   const auto groups = static_cast<unsigned>(args.batch * args.kv_heads);
   const dim3 grid(static_cast<unsigned>(ceil_div(group_rows(a), kRows)), static_cast<unsigned>(args.splits), groups);
   if (args.width <= 16) {

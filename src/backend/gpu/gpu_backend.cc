@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/gpu/kernels.h"
 #include "backend/gpu/op_table.h"
 #include "backend/gpu/product_trial.h"
 #include "base/check.h"
@@ -93,6 +94,8 @@ class GpuExecutable final : public Executable {
     }
   }
 
+  std::optional<size_t> device_work() const override { return graph_ != nullptr ? graph_->size() : std::nullopt; }
+
   void time_device(bool on) override {
     device_us_.reset();
     clock_.reset();
@@ -141,7 +144,7 @@ class GpuExecutable final : public Executable {
                              .stream = runtime_.stream(),
                              .architecture = runtime_.architecture()};
     for (const Op& op : ops) {
-      const GpuOp* const row = find_gpu_op(op, parts.own_ops);
+      const GpuOp* const row = find_gpu_op(op, parts.own_ops, parts.without);
       TENDON_CHECK(row != nullptr, "the {} backend has no kernel for {} ({})", name_, tendon::describe(op),
                    op_label(op));
       launches_.push_back(row->prepare(op, context));
@@ -260,15 +263,21 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
  public:
   explicit GpuBackend(GpuBackendParts parts)
       : parts_(std::move(parts)),
+        table_(parts_.table ? fmt::format("{}, {} rows", parts_.table->name(), parts_.table->rows().size()) : "none"),
         products_(*parts_.runtime, parts_.library.get(), parts_.special.get(), std::move(parts_.table)),
         shared_(*parts_.runtime) {}
 
   std::string_view name() const override { return parts_.name; }
-  DeviceInfo info() const override { return parts_.runtime->info(); }
+  DeviceInfo info() const override {
+    DeviceInfo info = parts_.runtime->info();
+    info.library = parts_.library != nullptr ? parts_.library->version() : "none: products run on tendon's own kernels";
+    info.gemm_table = table_;
+    return info;
+  }
   DeviceSensors sensors() const override { return parts_.runtime->sensors(); }
   TracerOrReason make_tracer() override { return parts_.runtime->make_tracer(); }
 
-  bool supports(const Op& op) const override { return find_gpu_op(op, parts_.own_ops) != nullptr; }
+  bool supports(const Op& op) const override { return find_gpu_op(op, parts_.own_ops, parts_.without) != nullptr; }
   std::string kernel_name(const Op& op) const override {
     const GpuOp& found = row(op);
     if (found.product == nullptr) return found.kernel;
@@ -285,6 +294,15 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
   void upload(void* device, const void* host, size_t bytes) override {
     parts_.runtime->copy_to_device(device, host, bytes);
     parts_.runtime->synchronize();
+  }
+  void begin_upload(void* device, const void* host, size_t bytes) override {
+    parts_.runtime->copy_to_device(device, host, bytes);
+  }
+  void finish_uploads() override { parts_.runtime->synchronize(); }
+  bool fill_by_rule(const Tensor& device, const ValueRule& rule) override {
+    parts_.runtime->make_current();
+    launch_value_rule(device, rule, parts_.runtime->stream());
+    return true;
   }
   void download(void* host, const void* device, size_t bytes) override {
     parts_.runtime->copy_to_host(host, device, bytes);
@@ -307,7 +325,7 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
 
   gemm::TuneTarget* tune_target() override { return this; }
   std::optional<gemm::Desc> product_of(const Op& op) const override {
-    const GpuOp* const found = find_gpu_op(op, parts_.own_ops);
+    const GpuOp* const found = find_gpu_op(op, parts_.own_ops, parts_.without);
     if (found == nullptr || found->product == nullptr) return {};
     return describe(found->product(op));
   }
@@ -317,13 +335,14 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
 
  private:
   const GpuOp& row(const Op& op) const {
-    const GpuOp* const found = find_gpu_op(op, parts_.own_ops);
+    const GpuOp* const found = find_gpu_op(op, parts_.own_ops, parts_.without);
     TENDON_CHECK(found != nullptr, "the {} backend has no kernel for {} ({})", parts_.name, tendon::describe(op),
                  op_label(op));
     return *found;
   }
 
   GpuBackendParts parts_;
+  std::string table_;
   Products products_;
   SharedMemory shared_;
 };

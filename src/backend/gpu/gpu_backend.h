@@ -22,7 +22,8 @@ struct GpuBackendParts {
   std::unique_ptr<SpecialProducts> special = nullptr;  // kernels of this architecture alone
   std::optional<gemm::Table> table = {};               // which kernel runs which product
   bool graph = true;                                   // false: launch a plan's kernels one by one
-  std::vector<GpuOp> own_ops = {};  // operations for this vendor's cards only; they come before all cards' own
+  std::vector<GpuOp> own_ops = {};        // operations for this vendor's cards only; they come before all cards' own
+  std::vector<std::string> without = {};  // words of kernels to leave out
   LogSink log = {};
 };
 

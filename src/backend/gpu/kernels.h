@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "backend/gpu/stream.h"
+#include "base/value_rule.h"
 #include "ops/ops.h"
 
 namespace tendon::gpu {
@@ -33,6 +34,9 @@ void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation a
 // From one product (M, q + k + v) to rotated q, and rotated k and v in their cache rows: the tail of norm_qkv_rope.
 void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream);
 
+// The values of a rule, for weights that no file holds. `out` is contiguous, bf16 or f32.
+void launch_value_rule(const Tensor& out, const ValueRule& rule, Stream stream);
+
 // For the tuner. Nearly normal numbers of this scale.
 void launch_random(const Tensor& out, uint64_t seed, float scale, Stream stream);
 // Raises *worst to the largest |a - b| / (relative · max(|a|, |b|) + absolute); NaN counts as infinite.
@@ -55,5 +59,7 @@ void launch_attention_cluster(const Attention& a, Stream stream);
 
 size_t attention_workspace_bytes(const Attention& a);
 void launch_attention(const Attention& a, void* workspace, Stream stream);
+// One wave a query row, without tensor cores: for f32, and to compare with.
+void launch_plain_attention(const Attention& a, Stream stream);
 
 }  // namespace tendon::gpu

@@ -33,6 +33,8 @@ class LibraryGemm {
   virtual ~LibraryGemm() = default;
   // The word before the colon of a kernel in a GEMM table: "cublaslt".
   virtual std::string_view name() const = 0;
+  // For people: "cuBLASLt 13.1.0".
+  virtual std::string version() const { return std::string(name()); }
   // With the library's own choice of an algorithm when none is given. Null when it has none for this product, or when
   // the given one does not run it (a name from another version, say).
   virtual std::unique_ptr<Gemm> prepare(const GemmArgs& args, std::string_view algorithm = {}) const = 0;

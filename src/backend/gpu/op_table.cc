@@ -254,6 +254,7 @@ const GpuOp kTable[] = {
     simple<ScatterRows, launch_scatter_rows>("gpu.scatter_rows"),
     simple<GatherRows, launch_gather_rows>("gpu.gather_rows"),
     {Attention::kName, "gpu.attention (mma)", can_attention, attention_workspace, prepare_attention},
+    simple<Attention, launch_plain_attention>("gpu.attention (plain)", can_attention),
     simple<ResidualAdd, launch_residual_add>("gpu.residual_add"),
     simple<GatedResidual, launch_gated_residual>("gpu.gated_residual"),
     simple<GeluMul, launch_gelu_mul>("gpu.gelu_mul"),
@@ -274,10 +275,13 @@ const GpuOp kTable[] = {
 
 }  // namespace
 
-const GpuOp* find_gpu_op(const Op& op, std::span<const GpuOp> own) {
+const GpuOp* find_gpu_op(const Op& op, std::span<const GpuOp> own, std::span<const std::string> without) {
+  const auto left_out = [&](std::string_view kernel) {
+    return std::ranges::any_of(without, [&](const std::string& word) { return kernel.find(word) != kernel.npos; });
+  };
   for (const std::span<const GpuOp> rows : {own, std::span<const GpuOp>(kTable)}) {
     const auto found = std::ranges::find_if(
-        rows, [&](const GpuOp& row) { return std::string_view(row.name) == op_name(op) && row.can(op); });
+        rows, [&](const GpuOp& row) { return row.name == op_name(op) && !left_out(row.kernel) && row.can(op); });
     if (found != rows.end()) return &*found;
   }
   return nullptr;

@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <span>
+#include <string>
 
 #include "backend/gpu/products.h"
 #include "backend/gpu/stream.h"
@@ -33,7 +34,7 @@ struct GpuOp {
 };
 
 // The first row that can, of `own` (a vendor's kernels) and then of all cards' kernels; null when there is none for
-// this operation with these types and shapes.
-const GpuOp* find_gpu_op(const Op& op, std::span<const GpuOp> own = {});
+// this operation with these types and shapes. Rows whose kernel's name holds one of the words `without` do not count.
+const GpuOp* find_gpu_op(const Op& op, std::span<const GpuOp> own = {}, std::span<const std::string> without = {});
 
 }  // namespace tendon::gpu

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 
 #include "backend/backend.h"
 #include "backend/gpu/stream.h"
@@ -26,6 +27,8 @@ class Graph {
   virtual ~Graph() = default;
   // Throws Error(kDevice).
   virtual void launch(Stream stream) = 0;
+  // Kernels, copies and fills in it, where the vendor counts them.
+  virtual std::optional<size_t> size() const { return {}; }
 };
 
 // A point in the stream's work.

@@ -95,6 +95,14 @@ TENDON_DEVICE float __fsub_rn(float a, float b) {
 TENDON_DEVICE float __fdiv_rn(float a, float b) { return a / b; }
 // The card's own exponential and reciprocal, about one unit in the last place.
 TENDON_DEVICE float __expf(float x) { return __builtin_amdgcn_exp2f(x * 1.44269504088896340736F); }
+TENDON_DEVICE double __dadd_rn(double a, double b) {
+#pragma clang fp contract(off)
+  return a + b;
+}
+TENDON_DEVICE double __dmul_rn(double a, double b) {
+#pragma clang fp contract(off)
+  return a * b;
+}
 TENDON_DEVICE float __fdividef(float a, float b) { return a * __builtin_amdgcn_rcpf(b); }
 
 TENDON_DEVICE int atomicMax(int* p, int value) {

@@ -12,10 +12,12 @@ std::unique_ptr<Backend> make_sim_backend(const SimOptions& sim, const BackendOp
                              .runtime = make_sim_runtime(sim, options.device),
                              .library = nullptr,
                              .graph = options.graph,
+                             .without = options.without,
                              .log = options.log};
+  const std::string card_name = parts.runtime->info().name;
   if (runtime != nullptr) *runtime = parts.runtime.get();
   if (sim.library && !options.portable_kernels) parts.library = make_sim_library();
-  if (!options.portable_kernels && !options.gemm_table.empty()) parts.table = gemm::Table::read(options.gemm_table);
+  if (!options.portable_kernels) parts.table = gemm::Table::choose(options.gemm_table, card_name);
   return gpu::make_gpu_backend(std::move(parts));
 }
 

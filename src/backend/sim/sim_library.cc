@@ -43,6 +43,7 @@ class SimGemm final : public gpu::Gemm {
 
 class SimLibrary final : public gpu::LibraryGemm {
  public:
+  std::string version() const override { return "simulated library"; }
   std::string_view name() const override { return "sim_library"; }
   std::unique_ptr<gpu::Gemm> prepare(const gpu::GemmArgs& args, std::string_view algorithm) const override {
     if (!algorithm.empty() && algorithm != kLoops) return nullptr;

@@ -40,6 +40,10 @@ SimOptions parse_sim_options(std::string_view words) {
       options.memory_bytes = number << 10;
     } else if (word == "allocation") {
       options.failing_allocation = number;
+    } else if (word == "host-allocation") {
+      options.failing_host_allocation = number;
+    } else if (word == "copy") {
+      options.failing_copy = number;
     } else if (word == "capture-begin") {
       capture(CaptureFault::kBegin);
     } else if (word == "capture-node") {

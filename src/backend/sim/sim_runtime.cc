@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <optional>
@@ -18,7 +19,13 @@ namespace tendon::sim {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-using Work = std::variant<simt::Kernel, std::function<void()>>;
+// A copy from pinned memory, which the card may read as late as it likes.
+struct LateCopy {
+  void* to;
+  const void* from;
+  size_t bytes;
+};
+using Work = std::variant<simt::Kernel, LateCopy, std::function<void()>>;
 
 // The shim's GPU threads share their registers' names (threadIdx, ...) in this process: one kernel at a time.
 std::mutex& card_mutex() {
@@ -49,6 +56,8 @@ class SimStream {
 
   // Runs what is held back.
   void finish() {
+    for (const LateCopy& copy : held_copies_) std::memcpy(copy.to, copy.from, copy.bytes);
+    held_copies_.clear();
     if (!held_) return;
     const simt::Kernel kernel = std::move(*held_);
     held_.reset();
@@ -98,7 +107,10 @@ class SimStream {
   // one depends on the order of threads.
   void execute(Work work) {
     auto* const kernel = std::get_if<simt::Kernel>(&work);
-    if (kernel == nullptr) {
+    if (const auto* const copy = std::get_if<LateCopy>(&work)) {
+      if (held_) finish();
+      held_copies_.push_back(*copy);
+    } else if (kernel == nullptr) {
       finish();
       std::get<std::function<void()>>(work)();
     } else if (kernel->shape.overlaps && held_) {
@@ -123,7 +135,8 @@ class SimStream {
   SimOptions options_;
   uint64_t runs_ = 0;
   bool hold_next_ = true;
-  std::optional<simt::Kernel> held_;
+  std::optional<simt::Kernel> held_;  // or copies, not both
+  std::vector<LateCopy> held_copies_;
   bool capturing_ = false, lost_ = false;
   std::thread::id thread_;
   std::vector<Work> recorded_;
@@ -132,6 +145,7 @@ class SimStream {
 class SimGraph final : public gpu::Graph {
  public:
   SimGraph(std::vector<Work> work, gpu::Counters& counters) : work_(std::move(work)), counters_(counters) {}
+  std::optional<size_t> size() const override { return work_.size(); }
   void launch(gpu::Stream stream) override {
     ++counters_.graph_launches;
     for (const Work& work : work_) reinterpret_cast<SimStream*>(stream)->submit(work);
@@ -182,12 +196,27 @@ class SimRuntime final : public gpu::Runtime {
   }
   void* allocate_host(size_t bytes) override {
     stream_.refuse_in_capture("allocating pinned host memory");
-    ++counters_.host_allocations;
-    return std::aligned_alloc(256, (bytes + 256) / 256 * 256);
+    if (++counters_.host_allocations == options_.failing_host_allocation) return nullptr;
+    void* const memory = std::aligned_alloc(256, (bytes + 256) / 256 * 256);
+    const std::lock_guard lock(mutex_);
+    if (memory != nullptr) pinned_.emplace(memory, bytes);
+    return memory;
   }
-  void release_host(void* memory) noexcept override { std::free(memory); }
+  void release_host(void* memory) noexcept override {
+    stream_.settle();
+    const std::lock_guard lock(mutex_);
+    pinned_.erase(memory);
+    std::free(memory);
+  }
 
-  void copy_to_device(void* device, const void* host, size_t bytes) override { copy(device, host, bytes); }
+  void copy_to_device(void* device, const void* host, size_t bytes) override {
+    if (++copies_to_device_ == options_.failing_copy) throw_device("copying to the card failed: ordered fault");
+    if (bytes > 0 && is_pinned(host)) {
+      stream_.submit(LateCopy{device, host, bytes});
+    } else {
+      copy(device, host, bytes);
+    }
+  }
   void copy_to_host(void* host, const void* device, size_t bytes) override { copy(host, device, bytes); }
   void fill_zero(void* device, size_t bytes) override {
     if (bytes > 0) stream_.submit([=] { std::memset(device, 0, bytes); });
@@ -225,6 +254,13 @@ class SimRuntime final : public gpu::Runtime {
   void copy(void* to, const void* from, size_t bytes) {
     if (bytes > 0) stream_.submit([=] { std::memcpy(to, from, bytes); });
   }
+  bool is_pinned(const void* host) const {
+    const std::lock_guard lock(mutex_);
+    const auto after = pinned_.upper_bound(host);
+    if (after == pinned_.begin()) return false;
+    const auto& [begin, bytes] = *std::prev(after);
+    return static_cast<const char*>(host) < static_cast<const char*>(begin) + bytes;
+  }
   void* take(size_t bytes) {
     void* const memory = std::aligned_alloc(256, (bytes + 256) / 256 * 256);
     if (memory == nullptr) return nullptr;
@@ -247,7 +283,9 @@ class SimRuntime final : public gpu::Runtime {
   mutable SimStream stream_;
   mutable std::mutex mutex_;
   std::map<void*, size_t> blocks_;
+  std::map<const void*, size_t> pinned_;
   size_t used_ = 0;
+  uint64_t copies_to_device_ = 0;
 };
 
 }  // namespace

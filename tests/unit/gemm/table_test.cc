@@ -103,5 +103,35 @@ TEST(GemmTable, SaysWhenAFileIsMissing) {
   }
 }
 
+// Later rows win, on one day faster ones; the rest comes in as it is.
+TEST(GemmTable, MergesTheMeasurementsOfAnotherTable) {
+  const std::string header = "m,n,k,x,w,out,epilogue,kernel,us,date,commit\n";
+  Table table = Table::parse(kHeader +
+                                 "10,64,64,bf16,bf16,bf16,none,own:a,5.00,2026-11-01,x\n"
+                                 "20,64,64,bf16,bf16,bf16,none,own:b,5.00,2026-11-02,x\n"
+                                 "30,64,64,bf16,bf16,bf16,none,own:c,5.00,2026-11-02,x\n",
+                             "one");
+  const Table other = Table::parse(kHeader +
+                                       "10,64,64,bf16,bf16,bf16,none,own:later,9.00,2026-11-02,y\n"
+                                       "20,64,64,bf16,bf16,bf16,none,own:earlier,1.00,2026-11-01,y\n"
+                                       "30,64,64,bf16,bf16,bf16,none,own:faster,4.00,2026-11-02,y\n"
+                                       "40,64,64,bf16,bf16,bf16,none,own:new,4.00,2026-11-02,y\n",
+                                   "other");
+  EXPECT_EQ(table.merge(other), 3U);
+  ASSERT_EQ(table.rows().size(), 4U);
+  EXPECT_EQ(table.rows()[0].kernel, "own:later");
+  EXPECT_EQ(table.rows()[1].kernel, "own:b");
+  EXPECT_EQ(table.rows()[2].kernel, "own:faster");
+  EXPECT_EQ(table.rows()[3].kernel, "own:new");
+  EXPECT_EQ(table.merge(other), 0U);
+}
+
+TEST(GemmTable, IsChosenByTheOptionsWord) {
+  EXPECT_FALSE(Table::choose("none", "NVIDIA H100 80GB HBM3").has_value());
+  EXPECT_TRUE(Table::choose("", "NVIDIA H100 80GB HBM3").has_value());
+  EXPECT_FALSE(Table::choose("", "a card that nobody measured").has_value());
+  EXPECT_THROW((void)Table::choose("/no/such/table.csv", "any"), Error);
+}
+
 }  // namespace
 }  // namespace tendon::gemm
