@@ -20,6 +20,7 @@ struct TuneCommand {
   ModelOptions model;
   std::vector<int64_t> views = {1, 2, 3}, prompt_tokens = {20}, horizons, batches = {1};
   std::string out;
+  std::vector<std::string> merge;
   double budget_s = 600;
   bool retune = false, list = false;
 };
@@ -98,6 +99,11 @@ int run_tune(const TuneCommand& command) {
   const std::string out = command.out.empty() ? gemm::table_file_name(device.name) : command.out;
   gemm::Table table;
   if (std::filesystem::exists(out)) table = gemm::Table::read(out);
+  for (const std::string& path : command.merge) {
+    const size_t taken = table.merge(gemm::Table::read(path));
+    fmt::print("{}: {} rows taken\n", path, taken);
+  }
+  if (!command.merge.empty()) write_table(table, out);
   const std::vector<gemm::Desc> list = descriptions(command, *backend, *target);
   fmt::print("{} ({}): {} products, {} rows in {}\n", device.name, device.architecture, list.size(),
              table.rows().size(), out);
@@ -138,6 +144,8 @@ Command add_tune(CLI::App& app) {
   app.add_option("--horizons", command->horizons, "action rows, one or several (default: the model's)");
   app.add_option("--batch", command->batches, "samples of one call, one or several")->capture_default_str();
   app.add_option("--out", command->out, "table to write; rows that it has are kept (default: CARD.csv)");
+  app.add_option("--merge", command->merge,
+                 "tables of this card whose rows --out gets first: the later measurement wins, then the faster one");
   app.add_option("--time-budget", command->budget_s, "seconds after which no product is begun")->capture_default_str();
   app.add_flag("--retune", command->retune, "measure also what the table has");
   app.add_flag("--list", command->list, "only show the products");

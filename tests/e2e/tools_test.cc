@@ -203,5 +203,56 @@ TEST(Sweep, RefusesRangesThatMakeNoSense) {
   expect_refused({"bench", "--checkpoint", "synthetic:pi0-tiny", "--baseline", "x.json"}, 2, {"--sweep"});
 }
 
+TEST(Buckets, ArePreparedAndListed) {
+  const json bench = run_json({"bench", "--checkpoint", "synthetic:pi0-tiny", "--backend", "cpu", "--steps", "1",
+                               "--iters", "1", "--prompt-tokens", "5", "--buckets", "3x5", "2x7x2", "--json", "-"});
+  ASSERT_EQ(bench["buckets"].size(), 2U);
+  EXPECT_EQ(bench["buckets"][0]["views"], 3);
+  EXPECT_EQ(bench["buckets"][0]["tokens"], 5);
+  EXPECT_EQ(bench["buckets"][1]["batch"], 2);
+  EXPECT_GT(bench["seconds"]["prepared"], 0.0);
+  EXPECT_GE(bench["seconds"]["start_to_ready"].get<double>(), bench["seconds"]["ready"].get<double>());
+  const Result info =
+      tendon({"info", "--checkpoint", "synthetic:pi0-tiny", "--backend", "cpu", "--steps", "1", "--buckets", "1x4x3"});
+  EXPECT_EQ(info.code, 0) << info.err;
+  EXPECT_THAT(info.out, HasSubstr("bucket     1 views × 4 tokens, batch 3"));
+}
+
+TEST(Buckets, RefuseWordsThatMakeNoSense) {
+  for (const char* word :
+       {"3", "3x", "x5", "3x5x", "3x5x1x1", "threex5", "4x5", "0x5", "3x0", "3x5x0", "3x5x65", "3x5y"}) {
+    expect_refused({"bench", "--checkpoint", "synthetic:pi0-tiny", "--backend", "cpu", "--buckets", word}, 2, {word});
+  }
+  expect_refused({"bench", "--checkpoint", "synthetic:pi0-tiny", "--backend", "cpu", "--buckets", "3x5000"}, 2,
+                 {"5000", "--max-tokens"});
+}
+
+TEST(Ladder, ClimbsOnAHostAndDrawsIt) {
+  const TempDir temp;
+  const std::string svg = (temp.path() / "ladder.svg").string();
+  const json ladder = run_json({"ladder", "--checkpoint", "synthetic:pi0-tiny", "--backend", "cpu", "--steps", "1",
+                                "--iters", "1", "--json", "-", "--svg", svg});
+  EXPECT_EQ(ladder["kind"], "ladder");
+  ASSERT_EQ(ladder["rungs"].size(), 8U);
+  EXPECT_EQ(ladder["rungs"][0]["rung"], "eager");
+  EXPECT_EQ(ladder["rungs"][0]["graph"], false);
+  for (const json& rung : ladder["rungs"]) {
+    EXPECT_GT(rung["p50_ms"], 0.0);
+    EXPECT_LT(rung["relative"], 0.05);  // bf16 against f32
+  }
+  // The last rung is what is served.
+  EXPECT_TRUE(ladder["rungs"][7]["graph"]);
+  EXPECT_TRUE(ladder["rungs"][7]["gemm_table"]);
+  EXPECT_TRUE(ladder["rungs"][7]["expand"].empty());
+  EXPECT_TRUE(ladder["rungs"][7]["without"].empty());
+  EXPECT_THAT(read_text(svg), testing::AllOf(HasSubstr("<svg"), HasSubstr("persistent loop"), HasSubstr("</svg>")));
+  expect_refused({"ladder", "--checkpoint", "synthetic:pi0-tiny", "--against", "f64"}, 2, {"--against"});
+}
+
+TEST(Expand, RefusesWhatIsNoFusedOperation) {
+  expect_refused({"bench", "--checkpoint", "synthetic:pi0-tiny", "--backend", "cpu", "--expand", "linear"}, 2,
+                 {"linear", "norm_qkv_rope"});
+}
+
 }  // namespace
 }  // namespace tendon::test
