@@ -52,6 +52,7 @@ function(tendon_hip_library name)
                      COMMAND ${CMAKE_AR} qcs ${archive} ${objects} DEPENDS ${objects} VERBATIM)
   add_custom_target(${name}_archive DEPENDS ${archive})
   add_library(${name} STATIC IMPORTED GLOBAL)
-  set_target_properties(${name} PROPERTIES IMPORTED_LOCATION ${archive} TENDON_OBJECTS "${objects}")
+  set_target_properties(${name} PROPERTIES IMPORTED_LOCATION ${archive} TENDON_OBJECTS "${objects}" INTERFACE_LINK_LIBRARIES
+                        tendon_ops)
   add_dependencies(${name} ${name}_archive)
 endfunction()
