@@ -145,6 +145,18 @@ TEST(ServeCommand, OffersRealTimeChunking) {
   refused(plus(kServe, {"--rtc", "on"}), 2, "--rtc");
 }
 
+TEST(ServeCommand, ServesARobotFromAFile) {
+  const std::string preset = std::string(TENDON_SOURCE_DIR) + "/examples/preset/my_arm.json";
+  Process server({"serve", "--checkpoint", "synthetic:pi05-tiny", "--preset", preset, "--tokens", "2,5", "--threads",
+                  "1", "--port", "0"});
+  const std::string url = "ws://127.0.0.1:" + std::to_string(server.port());
+  EXPECT_THAT(WireClient(url).read().bytes, HasSubstr("my_arm"));
+  Process load({"load", "--url", url, "--preset", preset, "--seconds", "0.3"});
+  EXPECT_EQ(load.wait(), 0) << load.err();
+  EXPECT_EQ(server.stop(SIGTERM), 0);
+  refused({"serve", "--checkpoint", "synthetic:pi0-tiny", "--preset", "/none.json", "--tokens", "2"}, 3, "/none.json");
+}
+
 // The example of a C++ controller, with and without chunks that go on from each other.
 TEST(ServeCommand, DrivesTheExampleRobot) {
   for (const char* const mode : {"off", "guided"}) {

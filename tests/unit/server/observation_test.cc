@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 
 #include "base/check.h"
+#include "policy/preset_file.h"
+#include "server/policy/example_request.h"
 #include "wire/message.h"
 
 namespace tendon::test {
@@ -361,6 +363,37 @@ TEST(ReadRequest, Noise) {
   noise.values[4] = INFINITY;
   message = libero().array("tendon/noise", noise).refused("pi05_libero");
   EXPECT_THAT(message, HasSubstr("index 4"));
+}
+
+// A robot of one's own: of the joints six numbers are read, the wrist may be missing; the load generator's messages
+// fit.
+TEST(ReadRequest, PresetFile) {
+  const PresetChoice choice(std::string(TENDON_SOURCE_DIR) + "/examples/preset/my_arm.json");
+  const auto read = [&](const std::string& message) {
+    return read_request(decode_message(std::as_bytes(std::span(message))), choice.preset(), defaults()).observation;
+  };
+  const auto message = [](int joints) {
+    Builder builder;
+    builder.array("observation/front", hwc(0)).array("observation/joints", numbers(joints));
+    return builder.array("observation/gripper", numbers(1, 9.0)).text("prompt", "go");
+  };
+  const Observation observation = read(message(8).bytes());
+  std::vector<double> state = numbers(6).values;
+  state.push_back(9.0);
+  EXPECT_EQ(observation.state, state);
+  EXPECT_TRUE(observation.cameras[0]);
+  EXPECT_FALSE(observation.cameras[1]);
+  EXPECT_FALSE(observation.cameras[2]);
+  try {
+    read(message(5).bytes());
+    ADD_FAILURE();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(),
+                HasSubstr("'observation/joints' holds 5 numbers, but preset my_arm takes those from 0 to 5"));
+  }
+  const Observation example = read(example_request(choice.preset(), {.height = 4, .width = 4}));
+  EXPECT_EQ(example.state.size(), 7U);
+  EXPECT_TRUE(example.cameras[1]);
 }
 
 // Field case 25: the keys of real-time chunking, where it is offered.
