@@ -144,11 +144,11 @@ class Ladder {
   }
 
   void write_chart() const {
+    const std::string driver = device_["driver"].get<std::string>();
     std::ofstream file(options_.svg);
-    file << ladder_chart(
-        results_, floor_.ms, workload_,
-        fmt::format("{}, driver {}, commit {}, median of up to {} calls", device_["name"].get<std::string>(),
-                    device_["driver"].get<std::string>(), TENDON_COMMIT, measure_.iters));
+    file << ladder_chart(results_, floor_.ms, workload_,
+                         fmt::format("{}{}{}, commit {}, median of up to {} calls", device_["name"].get<std::string>(),
+                                     driver.empty() ? "" : ", driver ", driver, TENDON_COMMIT, measure_.iters));
     if (!file.flush()) throw_bad_input("cannot write '{}'. Check the directory and its rights.", options_.svg);
   }
 
