@@ -1,20 +1,13 @@
 // One block of the persistent denoise kernel: its shared memory, its place in the grid, and the means by which stages
 // take chunks from the ring, read what other blocks produce, and add up sums of warps.
-//
-// Blocks hand each other data without barriers: memory that is still to be written holds kEmpty in every word, and a
-// reader polls the data itself until no word is empty any more. No number that is written has these bits: conversions
-// and arithmetic make only the canonical not-a-numbers, 0x7fff and 0x7fffffff.
 #pragma once
 
 #include "backend/cuda/denoise/args.h"
+#include "backend/cuda/denoise/exchange.cuh"
 #include "backend/cuda/denoise/layout.h"
-#include "backend/cuda/device/hopper.cuh"
 
 namespace tendon::gpu::denoise {
 
-using namespace hopper;
-
-constexpr uint32_t kEmpty = 0xffffffffU;
 constexpr int kQuads = kMaxRows / 4;
 
 struct SharedLayout {
@@ -39,44 +32,6 @@ struct SharedLayout {
   // A stage never waits for more chunks at once than the ring has slots.
   static_assert(kGateUpChunks <= kSlots && kKvChunks + kQkvChunks <= kSlots);
 };
-
-TENDON_DEVICE bool has_empty(const uint4& v) {
-  return v.x == kEmpty || v.y == kEmpty || v.z == kEmpty || v.w == kEmpty;
-}
-
-// Reads v[i] from pointer(i) where valid(i), until nothing of it is empty; zeros elsewhere. Missing vectors are read
-// again all at once.
-template <int N, class Pointer, class Valid>
-TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer, Valid valid) {
-#pragma unroll
-  for (int i = 0; i < N; ++i) {
-    v[i] = valid(i) ? make_uint4(kEmpty, kEmpty, kEmpty, kEmpty) : make_uint4(0, 0, 0, 0);
-  }
-  Patience patience;
-  bool missing;
-  do {
-#pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (has_empty(v[i])) v[i] = load_relaxed_16(pointer(i));
-    }
-    missing = false;
-#pragma unroll
-    for (int i = 0; i < N; ++i) missing |= has_empty(v[i]);
-    if (missing) patience.lose();
-  } while (missing);
-  __syncwarp();
-}
-
-// The threads that compute, without the producer's warp.
-TENDON_DEVICE void compute_sync() { named_barrier(1, kThreads); }
-
-// Makes a part of the exchange memory empty, all blocks together.
-TENDON_DEVICE void make_empty(unsigned char* memory, size_t bytes, int block, int thread) {
-  for (size_t at = (size_t{static_cast<unsigned>(block)} * kThreads + thread) * 16; at < bytes;
-       at += size_t{kBlocks} * kThreads * 16) {
-    store_relaxed_16(memory + at, make_uint4(kEmpty, kEmpty, kEmpty, kEmpty));
-  }
-}
 
 // Where eight-column block `column8` of a row lies; `pair` its pair of columns.
 TENDON_DEVICE unsigned char* activation_word(unsigned char* base, int column8, int row, int pair) {

@@ -6,28 +6,14 @@
 // gate and up, down.
 #pragma once
 
-#include <cstddef>
-#include <cstdint>
+#include "backend/cuda/denoise/network.h"
 
 namespace tendon::gpu::denoise {
 
-#ifdef __CUDACC__
-#define TENDON_HOST_DEVICE __host__ __device__
-#else
-#define TENDON_HOST_DEVICE
-#endif
-
-// The network: the expert of both published models.
-constexpr int kWidth = 1024, kMlp = 4096, kHeads = 8, kHeadDim = 256, kHalfDim = kHeadDim / 2;
-constexpr int kQWidth = kHeads * kHeadDim, kQkvWidth = kQWidth + 2 * kHeadDim;
-constexpr int kActionDim = 32;
-
-// The grid: pairs of blocks, one block on a multiprocessor.
-constexpr int kBlocks = 128, kWarps = 8, kThreads = kWarps * 32;
 constexpr int kRows = 16;     // rows (tokens) that the exchange buffers have room for
 constexpr int kMaxRows = 12;  // rows of the sums in shared memory
 
-constexpr int kChunkBytes = 8192, kFragmentBytes = 512, kFragments = kChunkBytes / kFragmentBytes;
+constexpr int kFragmentBytes = 512, kFragments = kChunkBytes / kFragmentBytes;
 constexpr int kQkvChunks = 5, kOutChunks = 4, kGateUpChunks = 16, kDownChunks = 8;
 constexpr int kWeightChunks = kQkvChunks + kOutChunks + kGateUpChunks + kDownChunks;
 constexpr size_t kLayerWeightBytes = size_t{kBlocks} * kWeightChunks * kChunkBytes;
@@ -48,14 +34,7 @@ constexpr int keys_of_part(int capacity) {
   return even <= most ? even : others;
 }
 
-enum class Matrix { kQkv, kOut, kGateUp, kDown };
-// Two neighbouring elements of a matrix (rows: output columns; gate | up and q | k | v stacked).
-struct Element {
-  Matrix matrix;
-  int row, col;
-};
-
-// What lies in 32-bit word `word` (0–3) of `lane` in a fragment.
+// The two neighbouring elements that lie in 32-bit word `word` (0–3) of `lane` in a fragment.
 TENDON_HOST_DEVICE constexpr Element weight_at(int block, int chunk, int fragment, int lane, int word) {
   const int pair = block & 1;  // the blocks of a pair share the depth of o and down
   const int group = lane >> 2;

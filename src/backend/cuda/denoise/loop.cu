@@ -5,58 +5,10 @@
 #include "backend/cuda/denoise/ends.cuh"
 #include "backend/cuda/denoise/layer.cuh"
 #include "backend/cuda/denoise/loop.h"
+#include "backend/cuda/denoise/stream.cuh"
 
 namespace tendon::gpu::denoise {
 namespace {
-
-// Chunks in flight at most: what is under way delays every message between blocks.
-constexpr int kInFlight = 3;
-
-// Two lanes of one warp, each every other chunk.
-[[maybe_unused]] TENDON_DEVICE void stream_chunks(const LoopArgs& args, uint32_t shared, int lane) {
-  if (lane >= 2) return;
-  constexpr int kSlots = SharedLayout::kSlots;
-  const int block = static_cast<int>(blockIdx.x);
-  const uint64_t once = policy_evict_first();
-  const uint64_t again = policy_evict_last();  // keys and values come again in the next step
-  const unsigned char* const weights =
-      args.weights + size_t{static_cast<unsigned>(block)} * kWeightChunks * kChunkBytes;
-  const unsigned char* const keys = args.keys + size_t{static_cast<unsigned>(block % kParts)} * kKvChunks * kChunkBytes;
-  const int total = args.steps * args.layers * kLayerChunks;
-  int slot = lane;
-  uint32_t slot_parity = 1;  // of the slot's emptiness: free at first
-  int waited_slot = (lane - kInFlight + 64 * kSlots) % kSlots;
-  uint32_t waited_parity = 0;
-  int in_layer = lane;
-  int layer = 0;
-  for (int number = lane; number < total; number += 2) {
-    const bool is_keys = in_layer >= kQkvChunks && in_layer < kQkvChunks + kKvChunks;
-    const int weight_chunk = in_layer < kQkvChunks ? in_layer : in_layer - kKvChunks;
-    const unsigned char* const from =
-        is_keys ? keys + layer * kLayerKvBytes + size_t{static_cast<unsigned>(in_layer - kQkvChunks)} * kChunkBytes
-                : weights + layer * kLayerWeightBytes + size_t{static_cast<unsigned>(weight_chunk)} * kChunkBytes;
-    barrier_wait(shared + SharedLayout::kFree + 8 * slot, slot_parity);
-    if (number >= kInFlight) barrier_wait(shared + SharedLayout::kFull + 8 * waited_slot, waited_parity);
-    waited_slot += 2;
-    if (waited_slot >= kSlots) {
-      waited_slot -= kSlots;
-      if (number >= kInFlight) waited_parity ^= 1;
-    }
-    const uint32_t full = shared + SharedLayout::kFull + 8 * slot;
-    barrier_expect(full, kChunkBytes);
-    bulk_load(shared + SharedLayout::kRing + slot * kChunkBytes, from, kChunkBytes, full, is_keys ? again : once);
-    slot += 2;
-    if (slot >= kSlots) {
-      slot -= kSlots;
-      slot_parity ^= 1;
-    }
-    in_layer += 2;
-    if (in_layer >= kLayerChunks) {
-      in_layer -= kLayerChunks;
-      if (++layer == args.layers) layer = 0;
-    }
-  }
-}
 
 template <bool kPi05>
 TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
@@ -136,7 +88,17 @@ __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_con
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x >= kThreads) {
-    stream_chunks(args, shared, static_cast<int>(threadIdx.x) - kThreads);
+    stream_chunks<SharedLayout>(
+        {.weights = args.weights + size_t{blockIdx.x} * kWeightChunks * kChunkBytes,
+         .keys = args.keys + size_t{blockIdx.x % kParts} * kKvChunks * kChunkBytes,
+         .layer_weight_bytes = kLayerWeightBytes,
+         .layer_key_bytes = kLayerKvBytes,
+         .before_keys = kQkvChunks,
+         .keys_of_layer = kKvChunks,
+         .of_layer = kLayerChunks,
+         .layers = args.layers,
+         .steps = args.steps},
+        shared, static_cast<int>(threadIdx.x) - kThreads);
     __syncwarp();
   } else {
     compute<kPi05>(args, shared);

@@ -1,0 +1,53 @@
+// How blocks of the persistent denoise kernels hand each other data without barriers: memory that is still to be written
+// holds kEmpty in every word, and a reader polls the data itself until no word is empty any more. No number that is
+// written has these bits: conversions and arithmetic make only the canonical not-a-numbers, 0x7fff and 0x7fffffff.
+#pragma once
+
+#include "backend/cuda/denoise/network.h"
+#include "backend/cuda/device/hopper.cuh"
+
+namespace tendon::gpu::denoise {
+
+using namespace hopper;
+
+constexpr uint32_t kEmpty = 0xffffffffU;
+
+TENDON_DEVICE bool has_empty(const uint4& v) {
+  return v.x == kEmpty || v.y == kEmpty || v.z == kEmpty || v.w == kEmpty;
+}
+
+// Reads v[i] from pointer(i) where valid(i), until nothing of it is empty; zeros elsewhere. Missing vectors are read
+// again all at once.
+template <int N, class Pointer, class Valid>
+TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer, Valid valid) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) {
+    v[i] = valid(i) ? make_uint4(kEmpty, kEmpty, kEmpty, kEmpty) : make_uint4(0, 0, 0, 0);
+  }
+  Patience patience;
+  bool missing;
+  do {
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (has_empty(v[i])) v[i] = load_relaxed_16(pointer(i));
+    }
+    missing = false;
+#pragma unroll
+    for (int i = 0; i < N; ++i) missing |= has_empty(v[i]);
+    if (missing) patience.lose();
+  } while (missing);
+  __syncwarp();
+}
+
+// The threads that compute, without the producer's warp.
+TENDON_DEVICE void compute_sync() { named_barrier(1, kThreads); }
+
+// Makes a part of the exchange memory empty, all blocks together.
+TENDON_DEVICE void make_empty(unsigned char* memory, size_t bytes, int block, int thread) {
+  for (size_t at = (size_t{static_cast<unsigned>(block)} * kThreads + thread) * 16; at < bytes;
+       at += size_t{kBlocks} * kThreads * 16) {
+    store_relaxed_16(memory + at, make_uint4(kEmpty, kEmpty, kEmpty, kEmpty));
+  }
+}
+
+}  // namespace tendon::gpu::denoise
