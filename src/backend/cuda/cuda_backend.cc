@@ -1,5 +1,7 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <algorithm>
+#include <iterator>
 #include <fmt/format.h>
 
 #include "backend/cuda/attention/operation.h"
@@ -62,7 +64,7 @@ std::unique_ptr<Backend> make_cuda_backend(const BackendOptions& options) {
                              .log = options.log};
   if (!options.portable_kernels) {
     parts.own_ops = gpu::attention::attention_rows(*parts.runtime);
-    parts.own_ops.push_back(gpu::denoise::denoise_loop_row());
+    std::ranges::move(gpu::denoise::denoise_loop_rows(), std::back_inserter(parts.own_ops));
     parts.library = CublasLt::open(*parts.runtime);
     if (parts.library == nullptr) {
       log_warning(options.log,

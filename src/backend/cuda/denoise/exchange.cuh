@@ -1,6 +1,7 @@
-// How blocks of the persistent denoise kernels hand each other data without barriers: memory that is still to be written
-// holds kEmpty in every word, and a reader polls the data itself until no word is empty any more. No number that is
-// written has these bits: conversions and arithmetic make only the canonical not-a-numbers, 0x7fff and 0x7fffffff.
+// How blocks of the persistent denoise kernels hand each other data without barriers: memory that is still to be
+// written holds kEmpty in every word, and a reader polls the data itself until no word is empty any more. No number
+// that is written has these bits: conversions and arithmetic make only the canonical not-a-numbers, 0x7fff and
+// 0x7fffffff.
 #pragma once
 
 #include "backend/cuda/denoise/network.h"
@@ -16,6 +17,29 @@ TENDON_DEVICE bool has_empty(const uint4& v) {
   return v.x == kEmpty || v.y == kEmpty || v.z == kEmpty || v.w == kEmpty;
 }
 
+// Asks for v[i] from pointer(i): what stands there now.
+template <int N, class Pointer>
+TENDON_DEVICE void request(uint4 (&v)[N], Pointer pointer) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) v[i] = load_relaxed_16(pointer(i));
+}
+// Reads v[i] from pointer(i) again where something of it is empty, all at once, until nothing is.
+template <int N, class Pointer>
+TENDON_DEVICE void settle(uint4 (&v)[N], Pointer pointer) {
+  Patience patience;
+  while (true) {
+    bool missing = false;
+#pragma unroll
+    for (int i = 0; i < N; ++i) missing |= has_empty(v[i]);
+    if (!missing) break;
+#pragma unroll
+    for (int i = 0; i < N; ++i) {
+      if (has_empty(v[i])) v[i] = load_relaxed_16(pointer(i));
+    }
+    patience.lose();
+  }
+  __syncwarp();
+}
 // Reads v[i] from pointer(i) where valid(i), until nothing of it is empty; zeros elsewhere. Missing vectors are read
 // again all at once.
 template <int N, class Pointer, class Valid>

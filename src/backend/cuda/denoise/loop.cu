@@ -88,17 +88,16 @@ __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_con
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x >= kThreads) {
-    stream_chunks<SharedLayout>(
-        {.weights = args.weights + size_t{blockIdx.x} * kWeightChunks * kChunkBytes,
-         .keys = args.keys + size_t{blockIdx.x % kParts} * kKvChunks * kChunkBytes,
-         .layer_weight_bytes = kLayerWeightBytes,
-         .layer_key_bytes = kLayerKvBytes,
-         .before_keys = kQkvChunks,
-         .keys_of_layer = kKvChunks,
-         .of_layer = kLayerChunks,
-         .layers = args.layers,
-         .steps = args.steps},
-        shared, static_cast<int>(threadIdx.x) - kThreads);
+    stream_chunks<SharedLayout>({.weights = args.weights + size_t{blockIdx.x} * kWeightChunks * kChunkBytes,
+                                 .keys = args.keys + size_t{blockIdx.x % kParts} * kKvChunks * kChunkBytes,
+                                 .layer_weight_bytes = kLayerWeightBytes,
+                                 .layer_key_bytes = kLayerKvBytes,
+                                 .before_keys = kQkvChunks,
+                                 .keys_of_layer = kKvChunks,
+                                 .of_layer = kLayerChunks,
+                                 .layers = args.layers,
+                                 .steps = args.steps},
+                                shared, static_cast<int>(threadIdx.x) - kThreads);
     __syncwarp();
   } else {
     compute<kPi05>(args, shared);

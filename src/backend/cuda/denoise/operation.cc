@@ -1,4 +1,4 @@
-// The operation denoise_loop on the persistent kernel: when it fits, and what is made ready for it.
+// The operation denoise_loop on the persistent kernels: when they fit, and what is made ready for it.
 #include "backend/cuda/denoise/operation.h"
 
 #include <algorithm>
@@ -6,6 +6,8 @@
 
 #include "backend/cuda/denoise/layout.h"
 #include "backend/cuda/denoise/loop.h"
+#include "backend/cuda/denoise_wide/layout.h"
+#include "backend/cuda/denoise_wide/loop.h"
 
 namespace tendon::gpu::denoise {
 namespace {
@@ -29,19 +31,53 @@ bool fits_layer(const DenoiseLoop::Layer& layer, bool adaptive) {
          layer.k_cache.row_stride == layer.v_cache.row_stride;
 }
 
+// What the kernels differ in.
+struct Narrow {
+  static constexpr const char* kKernel = "cuda.denoise_loop (persistent)";
+  static constexpr size_t kLayerBytes = kLayerWeightBytes, kKeyBytes = kLayerKvBytes, kExchangeBytes = Exchange::kBytes;
+  static bool card() { return fits_card(); }
+  static bool fits(int64_t rows, int64_t cached) { return rows <= kMaxRows && cached <= kMaxCachedKeys; }
+  // What the packed weights are shared by: plans of another kernel have another order.
+  static const void* name_of_weights(const DenoiseLoop& a) { return a.layers[0].q.data; }
+  static constexpr auto pack_weights = launch_pack_weights;
+  static constexpr size_t kMlpOutBytes = 0;  // taken as it is
+  static void pack_keys(const Caches& caches, const LoopArgs& args, unsigned char* keys, Stream stream) {
+    launch_pack_keys(caches, args.layers, args.cached_keys, args.keys_of_part, keys, args.exchange, stream);
+  }
+  static constexpr auto loop = launch_loop;
+};
+struct Wide {
+  static constexpr const char* kKernel = "cuda.denoise_loop (persistent, up to 56 rows)";
+  static constexpr size_t kLayerBytes = wide::kLayerWeightBytes, kKeyBytes = wide::kLayerKvBytes,
+                          kExchangeBytes = wide::Exchange::kBytes;
+  static bool card() { return wide::fits_card(); }
+  static bool fits(int64_t rows, int64_t cached) {
+    return rows <= wide::kRows && cached <= wide::kParts * wide::kPartKeys &&
+           wide::keys_fit(static_cast<int>(cached), static_cast<int>(rows));
+  }
+  static const void* name_of_weights(const DenoiseLoop& a) { return a.layers[0].o.data; }
+  static constexpr auto pack_weights = wide::launch_pack_weights;
+  static constexpr size_t kMlpOutBytes = size_t{kWidth} * kWidth * sizeof(float);  // transposed
+  static void pack_keys(const Caches& caches, const LoopArgs& args, unsigned char* keys, Stream stream) {
+    wide::launch_pack_keys(caches, args.layers, args.cached_keys, keys, args.exchange, stream);
+  }
+  static constexpr auto loop = wide::launch_loop;
+};
+
 int64_t rows_of(const DenoiseLoop& a) { return a.positions.elements(); }
 int64_t cache_keys(const DenoiseLoop& a) { return a.layers[0].k_cache.shape[1] - rows_of(a); }
 
+template <class Kernel>
 bool can(const Op& op) {
   const auto& a = std::get<DenoiseLoop>(op.args);
   const auto layers = std::ssize(a.layers);
   const bool adaptive = a.modulation.defined();
   const int64_t leading = rows_of(a) - a.noise.rows();
-  static const bool card = fits_card();
-  return card && layers >= 1 && layers <= kMaxLayers && a.key_len.elements() == 1 && rows_of(a) <= kMaxRows &&
-         a.noise.rows() >= 1 && a.noise.cols() == kActionDim && leading == (adaptive ? 0 : 1) &&
+  static const bool card = Kernel::card();
+  return card && layers >= 1 && layers <= kMaxLayers && a.key_len.elements() == 1 && a.noise.rows() >= 1 &&
+         a.noise.cols() == kActionDim && leading == (adaptive ? 0 : 1) &&
          leading == (a.state_token.defined() ? 1 : 0) && a.mlp_out.defined() == !adaptive &&
-         cache_keys(a) <= kMaxCachedKeys && is_vector(a.rope, a.rope.elements()) && a.rope.cols() == kHeadDim &&
+         Kernel::fits(rows_of(a), cache_keys(a)) && is_vector(a.rope, a.rope.elements()) && a.rope.cols() == kHeadDim &&
          is_vector(a.action_in, kWidth * kActionDim) && a.action_in_bias.contiguous() &&
          is_vector(a.action_out, kWidth * kActionDim) && is_vector(a.action_out_bias, kActionDim) &&
          (adaptive ? is_vector(a.modulation, a.steps * (2 * layers + 1) * 3 * kWidth)
@@ -50,20 +86,29 @@ bool can(const Op& op) {
          std::ranges::all_of(a.layers, [&](const auto& layer) { return fits_layer(layer, adaptive); });
 }
 
-size_t keys_bytes(const DenoiseLoop& a) { return a.layers.size() * kLayerKvBytes; }
-size_t workspace_bytes(const Op& op) { return keys_bytes(std::get<DenoiseLoop>(op.args)) + Exchange::kBytes; }
+template <class Kernel>
+size_t keys_bytes(const DenoiseLoop& a) {
+  return a.layers.size() * Kernel::kKeyBytes;
+}
+template <class Kernel>
+size_t workspace_bytes(const Op& op) {
+  return keys_bytes<Kernel>(std::get<DenoiseLoop>(op.args)) + Kernel::kExchangeBytes;
+}
 
-// What is made once of the weights, in one block of memory: packed weights, gains, and for π0.5 the shifts' products.
+// What is made once of the weights, in one block of memory: packed weights, gains, for π0 mlp_out in the kernel's
+// order, for π0.5 the shifts' products.
 struct Made {
-  size_t gains, qkv_shift, gate_up_shift, bytes;
+  size_t gains, mlp_out, qkv_shift, gate_up_shift, bytes;
 };
+template <class Kernel>
 Made layout_of(const DenoiseLoop& a) {
   const size_t layers = a.layers.size();
   const bool adaptive = a.modulation.defined();
   const size_t sets = adaptive ? static_cast<size_t>(a.steps) : 1;
   Made made{};
-  made.gains = layers * kLayerWeightBytes;
-  made.qkv_shift = made.gains + sets * (2 * layers + 1) * kWidth * sizeof(float);
+  made.gains = layers * Kernel::kLayerBytes;
+  made.mlp_out = made.gains + sets * (2 * layers + 1) * kWidth * sizeof(float);
+  made.qkv_shift = made.mlp_out + (adaptive ? 0 : Kernel::kMlpOutBytes);
   made.gate_up_shift = made.qkv_shift + (adaptive ? sets * layers * kQkvWidth * sizeof(float) : 0);
   made.bytes = made.gate_up_shift + (adaptive ? sets * layers * 2 * kMlp * sizeof(float) : 0);
   return made;
@@ -71,14 +116,15 @@ Made layout_of(const DenoiseLoop& a) {
 
 Rows rows(const Tensor& t) { return {static_cast<const uint16_t*>(t.data), t.row_stride}; }
 
+template <class Kernel>
 void make(const DenoiseLoop& a, unsigned char* memory, Stream stream) {
-  const Made at = layout_of(a);
+  const Made at = layout_of<Kernel>(a);
   const auto layers = static_cast<int>(a.layers.size());
   auto* const gains = reinterpret_cast<float*>(memory + at.gains);
   for (int i = 0; i < layers; ++i) {
     const DenoiseLoop::Layer& w = a.layers[static_cast<size_t>(i)];
-    launch_pack_weights({rows(w.q), rows(w.k), rows(w.v), rows(w.o), rows(w.gate), rows(w.up), rows(w.down)},
-                        memory + static_cast<size_t>(i) * kLayerWeightBytes, stream);
+    Kernel::pack_weights({rows(w.q), rows(w.k), rows(w.v), rows(w.o), rows(w.gate), rows(w.up), rows(w.down)},
+                         memory + static_cast<size_t>(i) * Kernel::kLayerBytes, stream);
     if (!a.modulation.defined()) {
       launch_pack_gains(w.input_gain.as<float>(), kWidth, 1, gains + 2 * i * kWidth, stream);
       launch_pack_gains(w.post_gain.as<float>(), kWidth, 1, gains + (2 * i + 1) * kWidth, stream);
@@ -86,6 +132,10 @@ void make(const DenoiseLoop& a, unsigned char* memory, Stream stream) {
   }
   if (!a.modulation.defined()) {
     launch_pack_gains(a.final_gain.as<float>(), kWidth, 1, gains + 2 * layers * kWidth, stream);
+    if constexpr (Kernel::kMlpOutBytes > 0) {
+      wide::launch_transpose(a.mlp_out.as<float>(), kWidth, kWidth, reinterpret_cast<float*>(memory + at.mlp_out),
+                             stream);
+    }
     return;
   }
   // Rows of the table: per step 2 · layers + 1 norms of scale | shift | gate.
@@ -105,13 +155,14 @@ void make(const DenoiseLoop& a, unsigned char* memory, Stream stream) {
   }
 }
 
+template <class Kernel>
 Launch prepare(const Op& op, const GpuContext& context) {
   const auto& a = std::get<DenoiseLoop>(op.args);
-  const Made at = layout_of(a);
+  const Made at = layout_of<Kernel>(a);
   const bool pi05 = a.modulation.defined();
   const auto* const made =
-      static_cast<const unsigned char*>(context.share(a.layers[0].q.data, at.bytes, [&](void* memory) {
-        make(a, static_cast<unsigned char*>(memory), context.stream);
+      static_cast<const unsigned char*>(context.share(Kernel::name_of_weights(a), at.bytes, [&](void* memory) {
+        make<Kernel>(a, static_cast<unsigned char*>(memory), context.stream);
       }));
   auto* const workspace = static_cast<unsigned char*>(context.workspace);
   const auto layers = static_cast<int>(a.layers.size());
@@ -135,7 +186,8 @@ Launch prepare(const Op& op, const GpuContext& context) {
   args.action_in = optional(a.action_in);
   args.action_in_bias = optional(a.action_in_bias);
   args.action_in_bias_stride = a.action_in_bias.elements() > kWidth ? kWidth : 0;
-  args.mlp_out = optional(a.mlp_out);
+  args.mlp_out =
+      Kernel::kMlpOutBytes > 0 && !pi05 ? reinterpret_cast<const float*>(made + at.mlp_out) : optional(a.mlp_out);
   args.mlp_out_bias = optional(a.mlp_out_bias);
   args.action_out = optional(a.action_out);
   args.action_out_bias = optional(a.action_out_bias);
@@ -145,7 +197,7 @@ Launch prepare(const Op& op, const GpuContext& context) {
   args.positions = a.positions.as<const int32_t>();
   args.cached_keys = a.key_len.as<const int32_t>();
   args.actions = static_cast<float*>(a.actions.data);
-  args.exchange = workspace + keys_bytes(a);
+  args.exchange = workspace + keys_bytes<Kernel>(a);
   args.rows = static_cast<int>(rows_of(a));
   args.horizon = static_cast<int>(a.noise.rows());
   args.layers = layers;
@@ -155,15 +207,18 @@ Launch prepare(const Op& op, const GpuContext& context) {
   args.dt = a.dt;
   args.score_scale = a.scale * std::numbers::log2e_v<float>;
   return [=](Stream stream) {
-    launch_pack_keys(caches, layers, args.cached_keys, args.keys_of_part, workspace, args.exchange, stream);
-    launch_loop(args, pi05, stream);
+    Kernel::pack_keys(caches, args, workspace, stream);
+    Kernel::loop(args, pi05, stream);
   };
+}
+
+template <class Kernel>
+GpuOp row() {
+  return {DenoiseLoop::kName, Kernel::kKernel, can<Kernel>, workspace_bytes<Kernel>, prepare<Kernel>};
 }
 
 }  // namespace
 
-GpuOp denoise_loop_row() {
-  return {DenoiseLoop::kName, "cuda.denoise_loop (persistent)", can, workspace_bytes, prepare};
-}
+std::vector<GpuOp> denoise_loop_rows() { return {row<Narrow>(), row<Wide>()}; }
 
 }  // namespace tendon::gpu::denoise

@@ -29,8 +29,8 @@ TENDON_DEVICE void put_own(const Block& t, uint32_t first_chunk, int count, cons
     const int i = t.thread >> 5;
     const int unit = t.thread & 31;
     if (i < count) {
-      store_shared_16(t.chunk(first_chunk + (unit >> 3)) +
-                          ((unit & 7) * kPartKeys + kPartKeys - 1 - i) * kUnitBytes, v);
+      store_shared_16(t.chunk(first_chunk + (unit >> 3)) + ((unit & 7) * kPartKeys + kPartKeys - 1 - i) * kUnitBytes,
+                      v);
     }
     return;
   }
@@ -56,7 +56,8 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   const int head = t.block / kParts;
   const int part = t.block % kParts;
   const int own = own_keys(part, t.args.rows);
-  constexpr int kUnits = kHeadDim / 8 * kRows / kThreads;
+  static_assert(kPieceColumns == kHeadDim);
+  constexpr int kUnits = kPieceUnits;
   uint4 v[kUnits + 1];  // the last one: of the own keys or values
   const bool has_key = t.thread < kMostOwn * 32;
   const unsigned char* const last =
@@ -65,7 +66,8 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   await(
       v, [&](int i) { return i < kUnits ? qk + (head * 32 * kRows + i * kThreads + t.thread) * kUnitBytes : last; },
       [&](int i) { return i < kUnits || !has_key || (t.thread >> 5) < own; });
-  t.put<kUnits>(v, t.activations());
+#pragma unroll
+  for (int i = 0; i < kUnits; ++i) store_shared_16(t.activations() + (i * kThreads + t.thread) * kUnitBytes, v[i]);
   put_own(t, first_chunk, own, v[kUnits]);
   shared_ready();
 
@@ -150,14 +152,15 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
     const int row = t.product_row(h);
     if (row >= kRows) continue;
     const float inverse = 1.0F / total[h];
-    if (t.side == 0 && t.quad == 0) {
-      store_relaxed_8(partial_sums + ((head * kRows + row) * kParts + part) * 8, __float_as_uint(most[h]),
-                      __float_as_uint(total[h]));
-    }
 #pragma unroll
     for (int g = 0; g < 16; ++g) {
       store_relaxed_4(activation(partial, part * (kQWidth / 8) + head * 32 + t.side * 16 + g, row) + t.quad * 4,
                       pack_bf16(out[4 * g + 2 * h] * inverse, out[4 * g + 2 * h + 1] * inverse));
+    }
+    // Last: who joins the parts waits for this first.
+    if (t.side == 0 && t.quad == 0) {
+      store_relaxed_8(partial_sums + ((head * kRows + row) * kParts + part) * 8, __float_as_uint(most[h]),
+                      __float_as_uint(total[h]));
     }
   }
 }
@@ -172,26 +175,23 @@ TENDON_DEVICE void combine_stage(const Block& t, unsigned char* partial, const u
   const int column8 = 2 * t.block + (item >= kRows ? 1 : 0);
   const int row = item >= kRows ? item - kRows : item;
   const auto values_of = [&](int i) { return activation(partial, (half * kMine + i) * (kQWidth / 8) + column8, row); };
-  const unsigned char* const sums_from =
-      partial_sums + ((column8 / 32 * kRows + row) * kParts + half * kMine) * 8;
-  uint4 v[kMine + kMine / 2];
+  const unsigned char* const sums_from = partial_sums + ((column8 / 32 * kRows + row) * kParts + half * kMine) * 8;
+  uint4 shares[kMine / 2];
   await(
-      v,
-      [&](int i) {
-        return i < kMine ? static_cast<const unsigned char*>(values_of(i)) : sums_from + (i - kMine) * kUnitBytes;
-      },
-      [&](int) { return valid; });
+      shares, [&](int i) { return sums_from + i * kUnitBytes; }, [&](int) { return valid; });
+  uint4 v[kMine];
+  await(v, values_of, [&](int) { return valid; });
   float most = -1e30F;
 #pragma unroll
   for (int i = 0; i < kMine / 2; ++i) {
-    most = fmaxf(most, fmaxf(__uint_as_float(v[kMine + i].x), __uint_as_float(v[kMine + i].z)));
+    most = fmaxf(most, fmaxf(__uint_as_float(shares[i].x), __uint_as_float(shares[i].z)));
   }
   most = fmaxf(most, shuffle_xor(most, 16));
   float total = 0.0F;
   float sums[8] = {};
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
-    const uint4& pair = v[kMine + i / 2];
+    const uint4& pair = shares[i / 2];
     const float weight = i % 2 == 0 ? exp2f(__uint_as_float(pair.x) - most) * __uint_as_float(pair.y)
                                     : exp2f(__uint_as_float(pair.z) - most) * __uint_as_float(pair.w);
     total += weight;
@@ -208,10 +208,10 @@ TENDON_DEVICE void combine_stage(const Block& t, unsigned char* partial, const u
   for (int k = 0; k < 8; ++k) sums[k] += shuffle_xor(sums[k], 16);
   if (!valid) return;
   const float inverse = 1.0F / total;
-  const uint32_t low = half == 0 ? pack_bf16(sums[0] * inverse, sums[1] * inverse)
-                                 : pack_bf16(sums[4] * inverse, sums[5] * inverse);
-  const uint32_t high = half == 0 ? pack_bf16(sums[2] * inverse, sums[3] * inverse)
-                                  : pack_bf16(sums[6] * inverse, sums[7] * inverse);
+  const uint32_t low =
+      half == 0 ? pack_bf16(sums[0] * inverse, sums[1] * inverse) : pack_bf16(sums[4] * inverse, sums[5] * inverse);
+  const uint32_t high =
+      half == 0 ? pack_bf16(sums[2] * inverse, sums[3] * inverse) : pack_bf16(sums[6] * inverse, sums[7] * inverse);
   store_relaxed_8(activation(attended, column8, row) + half * 8, low, high);
 }
 

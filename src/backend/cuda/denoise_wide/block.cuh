@@ -11,20 +11,26 @@ namespace tendon::gpu::denoise::wide {
 
 constexpr int kGroupThreads = 128;  // of a warpgroup; there are two
 
+// Activations come into shared memory in pieces of 256 columns; a piece is multiplied while the next one comes.
+constexpr int kPieceColumns = 256, kStreamPieces = kWidth / kPieceColumns;
+constexpr int kPieceUnits = kPieceColumns / 8 * kRows / kThreads;  // a thread
+constexpr uint32_t kPieceBytes = kPieceColumns / 8 * static_cast<uint32_t>(Exchange::kActivation);
+static_assert(kPieceUnits * kThreads * kUnitBytes == kPieceBytes);
+
 struct SharedLayout {
-  static constexpr int kSlots = 12;  // even: two lanes of the producer take turns
+  static constexpr int kSlots = 18;  // even: two lanes of the producer take turns
   static constexpr uint32_t kRing = 0;
-  // Activations as in the exchange memory, 1024 columns. Products read 64 rows of them: eight units past the end.
+  // Activations as in the exchange memory, two pieces. Products read 64 rows of them: eight units past the end.
   static constexpr uint32_t kActivations = kRing + kSlots * kChunkBytes;
-  static constexpr uint32_t kActivationEnd = kActivations + kWidth / 8 * static_cast<uint32_t>(Exchange::kActivation);
-  static constexpr uint32_t kTrade = kActivationEnd + 8 * kUnitBytes;  // [warpgroup][16][thread] f32
+  static constexpr uint32_t kActivationEnd = kActivations + 2 * kPieceBytes;
+  static constexpr uint32_t kTrade = kActivationEnd + 8 * kUnitBytes;        // [warpgroup][16][thread] f32
   static constexpr uint32_t kInverse = kTrade + 2 * 16 * kGroupThreads * 4;  // [row] f32: 1 / norm
   static constexpr uint32_t kFull = kInverse + kRows * 4;
   static constexpr uint32_t kFree = kFull + kSlots * 8;
   static constexpr uint32_t kBytes = kFree + kSlots * 8;
   static_assert(kTrade % 16 == 0 && kFull % 8 == 0 && kBytes <= 232448);
   // A stage never waits for more chunks at once than the ring has slots.
-  static_assert(kGateUpChunks / 2 <= kSlots && kKvChunks <= kSlots);
+  static_assert(2 * kGateUpChunks / kStreamPieces <= kSlots && kKvChunks <= kSlots);
 };
 
 // A matrix in units of eight elements along the depth: bytes from unit to unit along the depth; rows follow each other.
@@ -77,9 +83,7 @@ struct Block {
   TENDON_DEVICE int split() const { return block % kSplits; }
   TENDON_DEVICE uint32_t activations() const { return shared + SharedLayout::kActivations; }
   // Keeps the compiler from carrying addresses of one stage in registers through the others.
-  TENDON_DEVICE void forget() {
-    asm volatile("" : "+r"(thread), "+r"(lane), "+r"(group), "+r"(quad), "+r"(block));
-  }
+  TENDON_DEVICE void forget() { asm volatile("" : "+r"(thread), "+r"(lane), "+r"(group), "+r"(quad), "+r"(block)); }
 
   // --- the ring: chunk numbers count from the start of the launch
   TENDON_DEVICE uint32_t slot(uint32_t number) const { return number % SharedLayout::kSlots; }
@@ -95,15 +99,10 @@ struct Block {
     }
   }
 
-  // --- activations from the exchange memory to shared memory: units of this thread, `first` units behind `from`
-  template <int kUnits>
-  TENDON_DEVICE void bring(uint4 (&v)[kUnits], const unsigned char* from) const {
-    await(v, [&](int i) { return from + (i * kThreads + thread) * kUnitBytes; }, [](int) { return true; });
-  }
-  template <int kUnits, int kAll>
-  TENDON_DEVICE void put(const uint4 (&v)[kAll], uint32_t to) const {
+  // --- activations from the exchange memory to shared memory
+  TENDON_DEVICE void put_piece(const uint4 (&v)[kPieceUnits], uint32_t to) const {
 #pragma unroll
-    for (int i = 0; i < kUnits; ++i) store_shared_16(to + (i * kThreads + thread) * kUnitBytes, v[i]);
+    for (int i = 0; i < kPieceUnits; ++i) store_shared_16(to + (i * kThreads + thread) * kUnitBytes, v[i]);
   }
 
   // sums += activations · chunksᵀ; the warpgroups take turns step by step. Steps of 16 along the depth.
@@ -119,9 +118,8 @@ struct Block {
 #pragma unroll
       for (int s = 0; s < kChunkSteps / 2; ++s) {
         const int step = 2 * s + side;
-        Wgmma<kGroups>::run(
-            sums, unit_rows(from + (c * kChunkSteps + step) * 2 * kActivationStride, kActivationStride),
-            unit_rows(weights + step * 2 * kGroups * 8 * kUnitBytes, kGroups * 8 * kUnitBytes), 1);
+        Wgmma<kGroups>::run(sums, unit_rows(from + (c * kChunkSteps + step) * 2 * kActivationStride, kActivationStride),
+                            unit_rows(weights + step * 2 * kGroups * 8 * kUnitBytes, kGroups * 8 * kUnitBytes), 1);
       }
     }
     wgmma_commit();
@@ -168,8 +166,8 @@ struct Block {
   TENDON_DEVICE int own_column() const { return (lane >> 1) * 4; }  // within the tile
   // Hands on the residual stream, times `gains` of this thread's columns, with its squares. For whole warps that own.
   TENDON_DEVICE void publish(const float4& gains, unsigned char* stream) const {
-    float squares = residual[0] * residual[0] + residual[1] * residual[1] + residual[2] * residual[2] +
-                    residual[3] * residual[3];
+    float squares =
+        residual[0] * residual[0] + residual[1] * residual[1] + residual[2] * residual[2] + residual[3] * residual[3];
 #pragma unroll
     for (int mask = 2; mask <= 16; mask *= 2) squares += shuffle_xor(squares, mask);
     if ((lane & 1) == 0) {
@@ -181,41 +179,55 @@ struct Block {
       store_relaxed_4(stream + Exchange::kSquares + (own_row() * kTiles + tile()) * 4, __float_as_uint(squares));
     }
   }
-  // The whole stream comes into shared memory, half by half, and every half is multiplied.
-  template <int kGroups, int kChunkSteps, int kChunks>
-  TENDON_DEVICE void multiply_stream(float (&sums)[4 * kGroups], uint32_t first, const unsigned char* stream) const {
-    constexpr int kUnits = kWidth / 8 * kRows / 2 / kThreads;
-    constexpr uint32_t kHalf = kUnits * kThreads * kUnitBytes;
-    uint4 v[kUnits + 1];
-    await(
-        v,
-        [&](int i) {
-          return i < kUnits ? stream + (i * kThreads + thread) * kUnitBytes
-                            : stream + Exchange::kSquares + thread * kUnitBytes;
-        },
-        [&](int i) { return i < kUnits || thread < kRows * kTiles / 4; });
-    put<kUnits>(v, activations());
-    const uint4& four = v[kUnits];
-    float squares = (__uint_as_float(four.x) + __uint_as_float(four.y)) +
-                    (__uint_as_float(four.z) + __uint_as_float(four.w));
-    squares += shuffle_xor(squares, 1);
-    squares += shuffle_xor(squares, 2);
-    if (quad == 0 && thread < kRows * kTiles / 4) {
-      store_shared_float(shared + SharedLayout::kInverse + thread, rsqrtf(squares * (1.0F / kWidth) + args.eps));
+  // sums += activations · chunksᵀ for kPieces pieces of activations that other blocks write; `ready()` waits
+  // for a small part of what comes with them: polling all of it keeps the others from writing.
+  template <int kGroups, int kChunkSteps, int kPieces, class Ready>
+  TENDON_DEVICE void multiply_pieces(float (&sums)[4 * kGroups], uint32_t first, const unsigned char* from,
+                                     Ready ready) const {
+    constexpr int kChunks = kPieceColumns / 16 / kChunkSteps;  // a piece
+    const auto unit = [&](int piece, int i) {
+      return from + piece * kPieceBytes + (i * kThreads + thread) * kUnitBytes;
+    };
+    uint4 v[2][kPieceUnits];
+    ready();
+    request(v[0], [&](int i) { return unit(0, i); });
+#pragma unroll
+    for (int piece = 0; piece < kPieces; ++piece) {
+      auto& now = v[piece % 2];
+      settle(now, [&](int i) { return unit(piece, i); });
+      if (piece + 1 < kPieces) request(v[(piece + 1) % 2], [&](int i) { return unit(piece + 1, i); });
+      if (piece >= 2) {  // its place is free again
+        wgmma_wait<1>();
+        release(first + (piece - 2) * kChunks, kChunks);
+        compute_sync();
+      }
+      const uint32_t to = activations() + piece % 2 * kPieceBytes;
+      put_piece(now, to);
+      shared_ready();
+      multiply<kGroups, kChunkSteps, kChunks>(sums, first + piece * kChunks, to);
     }
-    shared_ready();
-    multiply<kGroups, kChunkSteps, kChunks>(sums, first, activations());
-    uint4 w[kUnits];
-    bring(w, stream + kHalf);
-    put<kUnits>(w, activations() + kHalf);
     wgmma_wait<0>();
     hold(sums);
-    release(first, kChunks);  // the ring has not room for both halves
-    shared_ready();
-    multiply<kGroups, kChunkSteps, kChunks>(sums, first + kChunks, activations() + kHalf);
-    wgmma_wait<0>();
-    hold(sums);
-    release(first + kChunks, kChunks);
+    constexpr int kLeft = kPieces < 2 ? kPieces : 2;
+    release(first + (kPieces - kLeft) * kChunks, kLeft * kChunks);
+  }
+  // The same for the residual stream, with the norms of its rows.
+  template <int kGroups, int kChunkSteps>
+  TENDON_DEVICE void multiply_stream(float (&sums)[4 * kGroups], uint32_t first, const unsigned char* stream) const {
+    multiply_pieces<kGroups, kChunkSteps, kStreamPieces>(sums, first, stream, [&] {
+      constexpr int kThreadsUsed = kRows * kTiles / 4;
+      uint4 four[1];
+      await(
+          four, [&](int) { return stream + Exchange::kSquares + thread * kUnitBytes; },
+          [&](int) { return thread < kThreadsUsed; });
+      float squares = (__uint_as_float(four[0].x) + __uint_as_float(four[0].y)) +
+                      (__uint_as_float(four[0].z) + __uint_as_float(four[0].w));
+      squares += shuffle_xor(squares, 1);
+      squares += shuffle_xor(squares, 2);
+      if (quad == 0 && thread < kThreadsUsed) {
+        store_shared_float(shared + SharedLayout::kInverse + thread, rsqrtf(squares * (1.0F / kWidth) + args.eps));
+      }
+    });
   }
   // Behind the barrier that follows multiply_stream.
   TENDON_DEVICE float inverse_norm(int row) const {

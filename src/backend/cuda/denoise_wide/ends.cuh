@@ -8,11 +8,11 @@ namespace tendon::gpu::denoise::wide {
 
 // Shared memory of these stages, where activations stand otherwise.
 struct EndsLayout {
-  static constexpr uint32_t kX = 0;                                       // x_t of the block's rows, (7, 32)
-  static constexpr uint32_t kHidden = kX + kGroupRows * kActionDim * 4;   // (7, 1024)
-  static constexpr uint32_t kSums = kHidden + kGroupRows * kWidth * 4;    // (4 quarters of the depth, 7, 64)
+  static constexpr uint32_t kX = 0;                                      // x_t of the block's rows, (7, 32)
+  static constexpr uint32_t kHidden = kX + kGroupRows * kActionDim * 4;  // (7, 1024)
+  static constexpr uint32_t kSums = kHidden + kGroupRows * kWidth * 4;   // (4 quarters of the depth, 7, 64)
   static constexpr uint32_t kBytes = kSums + 4 * kGroupRows * kTileColumns * 4;
-  static_assert(kHidden % 16 == 0 && kSums % 16 == 0 && kBytes <= kWidth / 8 * kActivationStride);
+  static_assert(kHidden % 16 == 0 && kSums % 16 == 0 && kBytes <= 2 * kPieceBytes);
 };
 
 // act(x_t · wᵀ + bias) for the block's rows and columns: thread k has column k % 64 of rows k / 64 and k / 64 + 4.
@@ -85,8 +85,9 @@ TENDON_DEVICE void mlp_out(const Block& t, const unsigned char* hidden) {
   }
 #pragma unroll
   for (int i = 0; i < kGroupRows; ++i) {
-    store_shared_float(t.activations() + EndsLayout::kSums +
-                           ((quarter * kGroupRows + i) * kTileColumns + (t.thread & 63)) * 4, sums[i]);
+    store_shared_float(
+        t.activations() + EndsLayout::kSums + ((quarter * kGroupRows + i) * kTileColumns + (t.thread & 63)) * 4,
+        sums[i]);
   }
 }
 
@@ -106,8 +107,9 @@ TENDON_DEVICE void token_stage(Block& t, int step, const float* gains, unsigned 
     if constexpr (kPi05) {
       store_shared_float(sums_at + (row_of_group * kTileColumns + (t.thread & 63)) * 4, values[i]);
     } else if (row >= leading && row < t.args.rows) {
-      store_relaxed_4(exchange + Exchange::kActionHidden +
-                          (row * kWidth + t.tile() * kTileColumns + (t.thread & 63)) * 4, __float_as_uint(values[i]));
+      store_relaxed_4(
+          exchange + Exchange::kActionHidden + (row * kWidth + t.tile() * kTileColumns + (t.thread & 63)) * 4,
+          __float_as_uint(values[i]));
     }
   }
   if constexpr (!kPi05) mlp_out(t, exchange + Exchange::kActionHidden);
@@ -162,9 +164,10 @@ TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char*
   const int action = t.thread >> 3;
   const int first = (t.thread & 7) * 4;
   const float* const weights = t.args.action_out + action * kWidth + first;
-  const float* const shift =
-      kPi05 ? t.args.modulation + (int64_t{step} * (2 * t.args.layers + 1) + 2 * t.args.layers) * (3 * kWidth) + kWidth + first
-            : nullptr;
+  const float* const shift = kPi05 ? t.args.modulation +
+                                         (int64_t{step} * (2 * t.args.layers + 1) + 2 * t.args.layers) * (3 * kWidth) +
+                                         kWidth + first
+                                   : nullptr;
   float product = 0.0F;
   float constant = 0.0F;
 #pragma unroll 8

@@ -9,8 +9,8 @@ namespace tendon::gpu::denoise::wide {
 TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigned char* x, const float* shift,
                              unsigned char* qk, unsigned char* v_out) {
   if (t.block >= kQkvBlocks) return;
-  const int head = t.block >> 3;                                          // 0–7 of q, then k, then v
-  const int dim = (t.block & 7) * 16 + t.side * 8 + 2 * t.quad;           // and dim + 1; partners kHalfDim further
+  const int head = t.block >> 3;                                 // 0–7 of q, then k, then v
+  const int dim = (t.block & 7) * 16 + t.side * 8 + 2 * t.quad;  // and dim + 1; partners kHalfDim further
   const bool is_v = head > kHeads;
   float2 cosine[2];
   float2 sine[2];
@@ -19,8 +19,7 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
     cosine[h] = make_float2(1.0F, 1.0F);
     sine[h] = make_float2(0.0F, 0.0F);
     if (!is_v && t.product_row(h) < t.args.rows) {
-      const float* const angles =
-          t.args.rope + int64_t{__ldg(t.args.positions + t.product_row(h))} * kHeadDim + dim;
+      const float* const angles = t.args.rope + int64_t{__ldg(t.args.positions + t.product_row(h))} * kHeadDim + dim;
       cosine[h] = *reinterpret_cast<const float2*>(angles);
       sine[h] = *reinterpret_cast<const float2*>(angles + kHalfDim);
     }
@@ -30,11 +29,12 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
 #pragma unroll
     for (int partner = 0; partner < 2; ++partner) {
 #pragma unroll
-      for (int e = 0; e < 2; ++e) added[partner][e] = load_constant(shift + head * kHeadDim + partner * kHalfDim + dim + e);
+      for (int e = 0; e < 2; ++e)
+        added[partner][e] = load_constant(shift + head * kHeadDim + partner * kHalfDim + dim + e);
     }
   }
   float sums[16] = {};
-  t.multiply_stream<4, 8, kQkvChunks / 2>(sums, first_chunk, x);
+  t.multiply_stream<4, 8>(sums, first_chunk, x);
   float kept[8];
   t.trade<4>(sums, kept);
 
@@ -59,8 +59,9 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         if (t.product_row(h) >= kRows) continue;
-        store_relaxed_4(activation(qk, head * 32 + (dim >> 3) + partner * (kHalfDim / 8), t.product_row(h)) + t.quad * 4,
-                        pack_bf16(out[h][partner][0], out[h][partner][1]));
+        store_relaxed_4(
+            activation(qk, head * 32 + (dim >> 3) + partner * (kHalfDim / 8), t.product_row(h)) + t.quad * 4,
+            pack_bf16(out[h][partner][0], out[h][partner][1]));
       }
     } else {
       // Two slots a word, from the back: own_row().
@@ -76,18 +77,16 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
 
 // A tile of columns over an eighth of the depth: o (kDown = false) or down. The sums go to those who own the tile.
 template <bool kDown>
-TENDON_DEVICE void split_stage(const Block& t, uint32_t first_chunk, const unsigned char* in, unsigned char* split_sums) {
+TENDON_DEVICE void split_stage(const Block& t, uint32_t first_chunk, const unsigned char* in,
+                               unsigned char* split_sums) {
   constexpr int kDepth = kDown ? kDownDepth : kOutDepth;
-  constexpr int kChunks = kDown ? kDownChunks : kOutChunks;
-  uint4 v[kDepth / 8 * kRows / kThreads];
-  t.bring(v, in + t.split() * (kDepth / 8) * kActivationStride);
-  t.put<kDepth / 8 * kRows / kThreads>(v, t.activations());
-  shared_ready();
   float sums[32] = {};
-  t.multiply<8, 4, kChunks>(sums, first_chunk, t.activations());
-  wgmma_wait<0>();
-  hold(sums);
-  t.release(first_chunk, kChunks);
+  const unsigned char* const from = in + t.split() * (kDepth / 8) * kActivationStride;
+  t.multiply_pieces<8, 4, kDepth / kPieceColumns>(sums, first_chunk, from, [&] {
+    uint4 one[1];
+    await(
+        one, [&](int) { return from + t.thread * kUnitBytes; }, [](int) { return true; });
+  });
   float kept[16];
   t.trade<8>(sums, kept);
 #pragma unroll
@@ -95,8 +94,9 @@ TENDON_DEVICE void split_stage(const Block& t, uint32_t first_chunk, const unsig
     const int row = t.product_row(h);
     if (row >= kRows) continue;
     unsigned char* const to =
-        split_sums + (((t.tile() * kRowGroups + row / kGroupRows) * kSplits + t.split()) * kGroupRows + row % kGroupRows) *
-                         (kTileColumns * 4);
+        split_sums +
+        (((t.tile() * kRowGroups + row / kGroupRows) * kSplits + t.split()) * kGroupRows + row % kGroupRows) *
+            (kTileColumns * 4);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
       store_relaxed_8(to + (t.column_group<8>(k) * 8 + 2 * t.quad) * 4, __float_as_uint(kept[4 * k + 2 * h]),
@@ -115,10 +115,12 @@ TENDON_DEVICE void add_stage(Block& t, unsigned char* split_sums, const float* g
   if (gate != nullptr) factor = load_constant_4(gate + column);
   constexpr int kMine = kSplits / 2;
   unsigned char* const from =
-      split_sums + (size_t{static_cast<unsigned>(t.block)} * kSplits + (t.lane & 1) * kMine) * (kGroupRows * kTileColumns * 4) +
+      split_sums +
+      (size_t{static_cast<unsigned>(t.block)} * kSplits + (t.lane & 1) * kMine) * (kGroupRows * kTileColumns * 4) +
       (t.warp() * kTileColumns + t.own_column()) * 4;
   uint4 v[kMine];
-  await(v, [&](int i) { return from + i * (kGroupRows * kTileColumns * 4); }, [](int) { return true; });
+  await(
+      v, [&](int i) { return from + i * (kGroupRows * kTileColumns * 4); }, [](int) { return true; });
   float sums[4] = {};
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
@@ -153,7 +155,7 @@ TENDON_DEVICE void gate_up_stage(const Block& t, uint32_t first_chunk, const uns
     }
   }
   float sums[32] = {};
-  t.multiply_stream<8, 4, kGateUpChunks / 2>(sums, first_chunk, x);
+  t.multiply_stream<8, 4>(sums, first_chunk, x);
   float kept[16];
   t.trade<8>(sums, kept);
 #pragma unroll

@@ -8,7 +8,7 @@
 
 namespace tendon::gpu::denoise::wide {
 
-constexpr int kRows = 56;      // rows (tokens) of every activation
+constexpr int kRows = 56;       // rows (tokens) of every activation
 constexpr int kUnitBytes = 16;  // eight bf16
 constexpr int kChunkUnits = kChunkBytes / kUnitBytes;
 
@@ -114,8 +114,8 @@ struct Exchange {
   static constexpr size_t kOutSums = kPartial + kParts * (kQWidth / 8) * kActivation;
   static constexpr size_t kDownSums = kOutSums + kSplitSums;
   // Once a step
-  static constexpr size_t kTokens = kDownSums + kSplitSums;                          // input of the first layer
-  static constexpr size_t kActions = kTokens + kStream;                              // x_t, (kRows, 32) f32
+  static constexpr size_t kTokens = kDownSums + kSplitSums;                           // input of the first layer
+  static constexpr size_t kActions = kTokens + kStream;                               // x_t, (kRows, 32) f32
   static constexpr size_t kActionHidden = kActions + size_t{kRows} * kActionDim * 4;  // (kRows, 1024) f32
   static constexpr size_t kBytes = kActionHidden + size_t{kRows} * kWidth * 4;
 };

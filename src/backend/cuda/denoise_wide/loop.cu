@@ -17,7 +17,8 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
   float x_t = 0.0F;  // see velocity_stage
   if (t.block < args.horizon) x_t = load_constant(args.noise + t.block * kActionDim + (t.thread >> 3));
   // Products read past the end of the activations, for rows that nobody uses.
-  if (t.thread < 8) store_shared_16(shared + SharedLayout::kActivationEnd + t.thread * kUnitBytes, make_uint4(0, 0, 0, 0));
+  if (t.thread < 8)
+    store_shared_16(shared + SharedLayout::kActivationEnd + t.thread * kUnitBytes, make_uint4(0, 0, 0, 0));
   uint32_t chunk = 0;
   int index = 0;  // layers done
   const auto shift_of = [&](const float* table, int step, int layer, int width) -> const float* {
@@ -66,8 +67,7 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       split_stage<true>(t, chunk, set + Exchange::kHidden, exchange + Exchange::kDownSums);
       chunk += kDownChunks;
       t.forget();
-      add_stage(t, exchange + Exchange::kDownSums, gate_of(step, 2 * layer + 1), gains += kWidth,
-                other + Exchange::kX);
+      add_stage(t, exchange + Exchange::kDownSums, gate_of(step, 2 * layer + 1), gains += kWidth, other + Exchange::kX);
     }
     t.forget();
     velocity_stage<kPi05>(t, step, exchange + (index & 1) * Exchange::kSet + Exchange::kX, x_t, exchange);
@@ -130,10 +130,8 @@ bool blocks_fit() {
 bool fits_card() { return blocks_fit<false>() && blocks_fit<true>(); }
 
 void launch_loop(const LoopArgs& args, bool pi05, Stream stream) {
-  const LaunchShape shape{.grid = dim3(kBlocks),
-                          .block = dim3(kThreads + 32),
-                          .shared_bytes = SharedLayout::kBytes,
-                          .stream = stream};
+  const LaunchShape shape{
+      .grid = dim3(kBlocks), .block = dim3(kThreads + 32), .shared_bytes = SharedLayout::kBytes, .stream = stream};
   if (pi05) {
     launch<loop_kernel<true>>(shape, args);
   } else {

@@ -60,7 +60,8 @@ __global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const in
     const uint32_t bits = slot < slots ? from[key * caches.stride + e.dim + (values ? 0 : i)] : 0U;
     words[i / 2] = i % 2 == 0 ? bits : words[i / 2] | bits << 16;
   }
-  reinterpret_cast<uint4*>(packed + block * kChunkBytes)[threadIdx.x] = make_uint4(words[0], words[1], words[2], words[3]);
+  reinterpret_cast<uint4*>(packed + block * kChunkBytes)[threadIdx.x] =
+      make_uint4(words[0], words[1], words[2], words[3]);
 }
 
 }  // namespace
@@ -79,10 +80,9 @@ void launch_transpose(const float* in, int rows, int cols, float* out, Stream st
 
 void launch_pack_keys(const Caches& caches, int layers, const int32_t* cached_keys, unsigned char* packed,
                       unsigned char* exchange, Stream stream) {
-  launch<pack_keys_kernel>({.grid = dim3(kKvChunks, kParts, static_cast<unsigned>(layers)),
-                            .block = dim3(kChunkUnits),
-                            .stream = stream},
-                           caches, cached_keys, packed, exchange);
+  launch<pack_keys_kernel>(
+      {.grid = dim3(kKvChunks, kParts, static_cast<unsigned>(layers)), .block = dim3(kChunkUnits), .stream = stream},
+      caches, cached_keys, packed, exchange);
 }
 
 }  // namespace tendon::gpu::denoise::wide
