@@ -75,6 +75,7 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   uint32_t chunks[4];
 #pragma unroll
   for (int c = 0; c < 4; ++c) chunks[c] = t.chunk(first_chunk + c);
+  __syncwarp();  // lanes leave the waits one by one
   wgmma_begin();
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
@@ -138,6 +139,7 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   }
 #pragma unroll
   for (int s = 0; s < 4; ++s) chunks[s] = t.chunk(first_chunk + kKeyChunks + s);
+  __syncwarp();  // lanes leave the waits one by one
   wgmma_begin();
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
@@ -157,7 +159,6 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
       store_relaxed_4(activation(partial, part * (kQWidth / 8) + head * 32 + t.side * 16 + g, row) + t.quad * 4,
                       pack_bf16(out[4 * g + 2 * h] * inverse, out[4 * g + 2 * h + 1] * inverse));
     }
-    // Last: who joins the parts waits for this first.
     if (t.side == 0 && t.quad == 0) {
       store_relaxed_8(partial_sums + ((head * kRows + row) * kParts + part) * 8, __float_as_uint(most[h]),
                       __float_as_uint(total[h]));
@@ -176,22 +177,24 @@ TENDON_DEVICE void combine_stage(const Block& t, unsigned char* partial, const u
   const int row = item >= kRows ? item - kRows : item;
   const auto values_of = [&](int i) { return activation(partial, (half * kMine + i) * (kQWidth / 8) + column8, row); };
   const unsigned char* const sums_from = partial_sums + ((column8 / 32 * kRows + row) * kParts + half * kMine) * 8;
-  uint4 shares[kMine / 2];
+  uint4 v[kMine + kMine / 2];  // then the sums, of two parts each
   await(
-      shares, [&](int i) { return sums_from + i * kUnitBytes; }, [&](int) { return valid; });
-  uint4 v[kMine];
-  await(v, values_of, [&](int) { return valid; });
+      v,
+      [&](int i) {
+        return i < kMine ? static_cast<const unsigned char*>(values_of(i)) : sums_from + (i - kMine) * kUnitBytes;
+      },
+      [&](int) { return valid; });
   float most = -1e30F;
 #pragma unroll
   for (int i = 0; i < kMine / 2; ++i) {
-    most = fmaxf(most, fmaxf(__uint_as_float(shares[i].x), __uint_as_float(shares[i].z)));
+    most = fmaxf(most, fmaxf(__uint_as_float(v[kMine + i].x), __uint_as_float(v[kMine + i].z)));
   }
   most = fmaxf(most, shuffle_xor(most, 16));
   float total = 0.0F;
   float sums[8] = {};
 #pragma unroll
   for (int i = 0; i < kMine; ++i) {
-    const uint4& pair = shares[i / 2];
+    const uint4& pair = v[kMine + i / 2];
     const float weight = i % 2 == 0 ? exp2f(__uint_as_float(pair.x) - most) * __uint_as_float(pair.y)
                                     : exp2f(__uint_as_float(pair.z) - most) * __uint_as_float(pair.w);
     total += weight;

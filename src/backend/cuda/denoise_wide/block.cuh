@@ -111,6 +111,7 @@ struct Block {
     uint32_t at[kChunks];
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) at[c] = chunk(first + c);
+    __syncwarp();  // lanes leave the waits one by one
     wgmma_begin();
 #pragma unroll
     for (int c = 0; c < kChunks; ++c) {
