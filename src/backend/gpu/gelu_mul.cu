@@ -11,6 +11,7 @@ TENDON_KERNEL void gelu_mul_kernel(const Bf16* gate, int64_t gate_stride, const 
   const int64_t col = (static_cast<int64_t>(blockIdx.x) * blockDim.x + threadIdx.x) * 8;
   if (col >= cols) return;
   const int64_t row = blockIdx.y;
+  launch_dependents();
   wait_for_producers();
   const Vec<Bf16> g = load_vec(gate + row * gate_stride + col);
   const Vec<Bf16> u = load_vec(up + row * up_stride + col);

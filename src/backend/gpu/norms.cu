@@ -69,12 +69,11 @@ TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const flo
   TENDON_SHARED(float, shared, kMaxOctets / kWarpSize);
   const int col = static_cast<int>(threadIdx.x) * 8;
   const bool valid = col < cols;
-  wait_for_producers();
+  launch_dependents();
   float kept[8] = {};
   float gains[8] = {};
   float shifts[8] = {};
   if (valid) {
-    const Vec<Bf16> octet = load_vec(x + blockIdx.x * x_stride + col);
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
       const Vec<float> g = load_vec(gain + col + i);
@@ -86,6 +85,10 @@ TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const flo
         shifts[i + j] = b.v[j];
       }
     }
+  }
+  wait_for_producers();
+  if (valid) {
+    const Vec<Bf16> octet = load_vec(x + blockIdx.x * x_stride + col);
 #pragma unroll
     for (int i = 0; i < 8; ++i) kept[i] = widen(octet.v[i]);
   }

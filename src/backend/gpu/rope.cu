@@ -61,6 +61,7 @@ TENDON_KERNEL void rope_cache_octets_kernel(const Bf16* qkv, int64_t stride, con
                                             const int32_t* cache_rows, const float* table, Bf16* q, int64_t q_stride,
                                             Bf16* k, Bf16* v, int64_t cache_stride, int q_items, int k_items,
                                             int v_items, int half) {
+  launch_dependents();
   wait_for_producers();
   const int64_t row = blockIdx.x;
   const auto item = static_cast<int>(threadIdx.x);
