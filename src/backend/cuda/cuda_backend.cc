@@ -1,8 +1,8 @@
 #include "backend/cuda/cuda_backend.h"
 
+#include <fmt/format.h>
 #include <algorithm>
 #include <iterator>
-#include <fmt/format.h>
 
 #include "backend/cuda/attention/operation.h"
 #include "backend/cuda/cublaslt.h"

@@ -49,8 +49,8 @@ TEST(DenoiseLayout, EveryCachedKeyHasOnePlace) {
         for (int lane = 0; lane < 32; ++lane) {
           for (int half = 0; half < 8; ++half) {
             const KeyElement e = key_at(chunk, fragment, lane, half);
-            ASSERT_TRUE(e.key >= 0 && e.key < kPartKeys && e.dim >= 0 && e.dim < kHeadDim);
-            ASSERT_EQ(seen[static_cast<size_t>(e.key * kHeadDim + e.dim)]++, 0);
+            ASSERT_TRUE(e.slot >= 0 && e.slot < kPartKeys && e.dim >= 0 && e.dim < kHeadDim);
+            ASSERT_EQ(seen[static_cast<size_t>(e.slot * kHeadDim + e.dim)]++, 0);
           }
         }
       }
@@ -58,13 +58,18 @@ TEST(DenoiseLayout, EveryCachedKeyHasOnePlace) {
   }
 }
 
-TEST(DenoiseLayout, PartsHoldAllKeysAndTheLastKeepsATile) {
+TEST(DenoiseLayout, PartsHoldAllKeysAndTheRowsOwn) {
   for (int keys = 1; keys <= kMaxCachedKeys; ++keys) {
-    const int each = keys_of_part(keys);
-    ASSERT_LE(each, kPartKeys) << keys;
-    ASSERT_GE(each * (kParts - 1) + (kPartKeys - kTileKeys), keys) << keys;
-    ASSERT_GE(each * kParts, keys) << keys;
+    int all = 0;
+    for (int part = 0; part < kParts; ++part) {
+      const int slots = cached_slots(part, keys);
+      all += slots;
+      ASSERT_LT(slots, kPartKeys) << keys;  // the last slot is the own key's
+      if (slots > 0) ASSERT_LT((slots - 1) * kParts + part, keys);
+    }
+    ASSERT_EQ(all, keys);
   }
+  for (int part = 0; part < kParts; ++part) EXPECT_EQ(own_row(kParts - 1 - part), part);
 }
 
 }  // namespace

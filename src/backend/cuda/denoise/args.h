@@ -30,7 +30,6 @@ struct LoopArgs {
 
   int rows = 0, horizon = 0;  // rows: horizon, with the state's row in front for π0
   int layers = 0, steps = 0;
-  int keys_of_part = 0;
   int64_t gain_stride = 0;            // elements from one step's gains to the next; 0 where they do not change
   int64_t action_in_bias_stride = 0;  // the same for action_in_bias
   float eps = 0, dt = 0;

@@ -5,21 +5,19 @@
 
 namespace tendon::gpu::denoise {
 
-// Scores, softmax and values over one part of the keys for one head: block = 16 · head + part. The last part also has
-// the rows' own keys, in its last tile. A warp has a tile of 16 keys and rows 0–7 or 8–15 for the scores, and 32
-// dimensions for the values.
-TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const unsigned char* qk,
-                                   const unsigned char* v_in, unsigned char* partial, unsigned char* partial_sums) {
+// Scores, softmax and values over one part of the keys for one head: block = 16 · head + part. A warp has a tile of 16
+// keys and rows 0–7 or 8–15 for the scores, and 32 dimensions for the values.
+TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const unsigned char* qkv,
+                                   unsigned char* partial, unsigned char* partial_sums) {
   const int rows = t.args.rows;
   const int head = t.block >> 4;
   const int part = t.block & 15;
-  const int cached = __ldg(t.args.cached_keys);
-  const int keys = min(max(cached - part * t.args.keys_of_part, 0), t.args.keys_of_part);
-  const bool own = part == kParts - 1;
-  const int own_tile = own ? kKeyTiles - 1 : kKeyTiles;
-  const int own_key = own_tile * kTileKeys;
+  const int keys = cached_slots(part, __ldg(t.args.cached_keys));
+  const bool own = own_row(part) < rows;  // in the last slot
   const int tile = t.warp >> 1;
   const int first_row = 8 * (t.warp & 1);
+  const bool own_scores = own && tile == kKeyTiles - 1;
+  const bool own_value = own && t.quad == 3;  // this lane holds it
 
   uint4 values[kKeyTiles][2];
   const uint32_t at = t.chunk(first_chunk + tile);
@@ -30,42 +28,51 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
     values[k][1] = load_shared_16(from + kFragmentBytes);
     t.release(first_chunk + kKeyTiles + k, 2);
   }
-  // Row `row` of q's or k's head `of`, eight columns a lane from block 4p + quad of the head.
-  const auto activation = [&](int of, int p, int row) {
-    return qk + (size_t{static_cast<unsigned>(of * 32 + 4 * p + t.quad)} * kRows + row) * 16;
+  // Eight columns of a row of q, k or v.
+  const auto activation = [&](int column8, int row) {
+    return qkv + (size_t{static_cast<unsigned>(column8)} * kRows + row) * 16;
   };
   uint4 keys_a[8];
 #pragma unroll
   for (int step = 0; step < 8; ++step) keys_a[step] = load_shared_16(at + step * kFragmentBytes + t.lane * 16);
-  uint4 b[8];
+  // The queries, eight columns a lane from block 4p + quad of the head; the own key, eight columns a lane; what holds
+  // this lane's two columns of each of its tiles of the own value.
+  constexpr int kQueries = 8, kOwnKey = 8, kOwnValues = 9;
+  uint4 b[11];
   await(
-      b, [&](int p) { return activation(head, p, first_row + t.group); },
-      [&](int) { return first_row + t.group < rows; });
+      b,
+      [&](int i) {
+        if (i < kQueries) return activation(head * 32 + 4 * i + t.quad, first_row + t.group);
+        if (i == kOwnKey) return activation(kHeads * 32 + t.lane, own_row(part));
+        return activation((kHeads + 1) * 32 + 2 * (2 * t.warp + i - kOwnValues) + (t.group >> 2), own_row(part));
+      },
+      [&](int i) { return i < kQueries   ? first_row + t.group < rows
+                          : i == kOwnKey ? own_scores
+                                         : own_value; });
   float sums[2][4] = {};  // even and odd k steps
-  if (tile == own_tile) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      uint4 k[8];
-      await(
-          k, [&](int i) { return activation(kHeads, 4 * half + (i >> 1), t.group + 8 * (i & 1)); },
-          [&](int i) { return t.group + 8 * (i & 1) < rows; });
-#pragma unroll
-      for (int step = 0; step < 8; ++step) {
-        const uint4& low = k[(step >> 1) * 2];
-        const uint4& high = k[(step >> 1) * 2 + 1];
-        const uint4 a =
-            (step & 1) != 0 ? make_uint4(low.z, high.z, low.w, high.w) : make_uint4(low.x, high.x, low.y, high.y);
-        mma_step(sums[step & 1], a, b[(8 * half + step) >> 1], step);
-      }
+  for (int step = 0; step < 16; ++step) {
+    uint4 a = step < 8 ? keys_a[step] : load_shared_16(at + step * kFragmentBytes + t.lane * 16);
+    if (own_scores) {  // the last of the tile's keys: two words of the lanes of group 7
+      const int from = step / 2 * 4 + t.quad;
+      const uint32_t low = __shfl_sync(~0U, (step & 1) != 0 ? b[kOwnKey].z : b[kOwnKey].x, from);
+      const uint32_t high = __shfl_sync(~0U, (step & 1) != 0 ? b[kOwnKey].w : b[kOwnKey].y, from);
+      a.y = t.group == 7 ? low : a.y;
+      a.w = t.group == 7 ? high : a.w;
     }
-  } else {
-#pragma unroll
-    for (int step = 0; step < 16; ++step) {
-      const uint4 a = step < 8 ? keys_a[step] : load_shared_16(at + step * kFragmentBytes + t.lane * 16);
-      mma_step(sums[step & 1], a, b[step >> 1], step);
-    }
+    mma_step(sums[step & 1], a, b[step >> 1], step);
   }
   t.release(first_chunk + tile, 8);
+#pragma unroll
+  for (int z = 0; z < 2; ++z) {
+    const uint4& unit = b[kOwnValues + z];
+    const uint32_t low = (t.group & 1) != 0 ? unit.y : unit.x;
+    const uint32_t high = (t.group & 1) != 0 ? unit.w : unit.z;
+    const uint32_t pair = (t.group & 2) != 0 ? high : low;
+    uint4& last = values[kKeyTiles - 1][z];
+    last.z = own_value ? (last.z & 0xffffU) | pair << 16 : last.z;
+    last.w = own_value ? (last.w & 0xffffU) | (pair & 0xffff0000U) : last.w;
+  }
 
   // Probabilities relative to the tile's maximum. Masked scores are finite, so that a tile without keys gives finite
   // numbers; its maximum takes their weight away.
@@ -74,12 +81,12 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
 #pragma unroll
   for (int e = 0; e < 2; ++e) {
     const int row = first_row + 2 * t.quad + e;
-    const int own_end = own_key + (row < leading ? leading : rows);
+    const bool sees_own = own && (row >= leading || own_row(part) < leading);
     float scores[2];
 #pragma unroll
     for (int high = 0; high < 2; ++high) {
       const int key = tile * kTileKeys + t.group + 8 * high;
-      const bool visible = key < min(keys, own_key) || (own && key >= own_key && key < own_end);
+      const bool visible = key < keys || (sees_own && key == kPartKeys - 1);
       scores[high] = visible ? (sums[0][2 * high + e] + sums[1][2 * high + e]) * t.args.score_scale : kMasked;
     }
     float most = fmaxf(scores[0], scores[1]);
@@ -100,12 +107,6 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
       store_shared_float(t.shared + SharedLayout::kMaxima + (row * kKeyTiles + tile) * 4, most);
       store_shared_float(t.shared + SharedLayout::kTotals + (row * kKeyTiles + tile) * 4, total);
     }
-  }
-  uint4 own_values[2] = {};
-  if (own) {
-    await(
-        own_values, [&](int z) { return v_in + ((2 * t.warp + z) * 32 + t.lane) * 16; },
-        [&](int) { return 4 * t.quad < rows; });
   }
   compute_sync();
 
@@ -131,9 +132,7 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
                                     k * 32 + t.quad * 8);
 #pragma unroll
       for (int z = 0; z < 2; ++z) {
-        uint4 v = values[k][z];
-        if (k >= own_tile) v = own_values[z];
-        mma(out[z][j], v, multiply_bf16_pair(p.x, pair), multiply_bf16_pair(p.y, pair));
+        mma(out[z][j], values[k][z], multiply_bf16_pair(p.x, pair), multiply_bf16_pair(p.y, pair));
       }
     }
     inverse[j] = 1.0F / total;

@@ -7,7 +7,7 @@ namespace tendon::gpu::denoise {
 
 // Norm, q, k, v and the rotation. Block b makes units 5b..5b+4 of four columns (layout.h). `shift` (kQkvWidth) or null.
 TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigned char* x, const float* shift,
-                             unsigned char* qk, unsigned char* v_out) {
+                             unsigned char* qkv) {
   const int rows = t.args.rows;
   const Block::QkvItem at = t.qkv_item();
   float cosine = 1.0F;
@@ -59,22 +59,11 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
       added;
   const float partner = shuffle_xor(v, 2);
   if (!at.is_v()) v = at.member < 2 ? v * cosine - partner * sine : v * cosine + partner * sine;
-  if (at.row >= rows) v = 0.0F;
   const float next_column = shuffle_xor(v, 1);
-  const float next_row = shuffle_xor(v, 8);
-  if (!at.valid()) return;
-  const int column = at.column();
-  if (!at.is_v()) {
-    if (at.row < rows && (at.member & 1) == 0) {
-      store_relaxed_4(activation_word(qk, at.head * 32 + (column >> 3), at.row, (column & 7) >> 1),
-                      pack_bf16(v, next_column));
-    }
-  } else if ((at.row & 1) == 0 && at.row < (rows + 3) / 4 * 4) {
-    // As mma A operand, two rows a word: [tile of 16 dimensions][lane][word].
-    const int in_tile = column & 15;
-    const int lane = (in_tile >> 1) * 4 + (at.row >> 2);
-    const int word = (at.row & 3) / 2 * 2 + (in_tile & 1);
-    store_relaxed_4(v_out + ((column >> 4) * 32 + lane) * 16 + word * 4, pack_bf16(v, next_row));
+  if (at.valid() && at.row < rows && (at.member & 1) == 0) {
+    const int column = at.column();
+    store_relaxed_4(activation_word(qkv, at.head * 32 + (column >> 3), at.row, (column & 7) >> 1),
+                    pack_bf16(v, next_column));
   }
 }
 

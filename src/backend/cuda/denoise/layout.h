@@ -18,21 +18,16 @@ constexpr int kQkvChunks = 5, kOutChunks = 4, kGateUpChunks = 16, kDownChunks = 
 constexpr int kWeightChunks = kQkvChunks + kOutChunks + kGateUpChunks + kDownChunks;
 constexpr size_t kLayerWeightBytes = size_t{kBlocks} * kWeightChunks * kChunkBytes;
 
-// Cached keys: 16 parts of at most 64 keys for each of the 8 heads' blocks; the last part keeps one tile for the keys
-// of the rows themselves.
+// Keys are dealt out to 16 parts of 64 slots for each of the 8 heads' blocks: cached key c to slot c / 16 of part c %
+// 16, the key of row r itself to the last slot of part 15 - r. So all parts have nearly as many.
 constexpr int kParts = 16, kKeyTiles = 4, kTileKeys = 16, kPartKeys = kKeyTiles * kTileKeys;
 constexpr int kKvChunks = 2 * kKeyTiles;
 constexpr size_t kLayerKvBytes = size_t{kParts} * kKvChunks * kChunkBytes;
-constexpr int kMaxCachedKeys = (kParts - 1) * kPartKeys + kPartKeys - kTileKeys;
+constexpr int kMaxCachedKeys = kParts * (kPartKeys - 1);
 constexpr int kLayerChunks = kWeightChunks + kKvChunks;
 
-// Keys of each part for a cache of `capacity` keys, so that the last part has a tile left.
-constexpr int keys_of_part(int capacity) {
-  const int most = kPartKeys - kTileKeys;
-  const int even = (capacity + kParts - 1) / kParts;
-  const int others = (capacity - most + kParts - 2) / (kParts - 1);
-  return even <= most ? even : others;
-}
+TENDON_HOST_DEVICE constexpr int cached_slots(int part, int cached) { return (cached - part + kParts - 1) / kParts; }
+TENDON_HOST_DEVICE constexpr int own_row(int part) { return kParts - 1 - part; }
 
 // The two neighbouring elements that lie in 32-bit word `word` (0–3) of `lane` in a fragment.
 TENDON_HOST_DEVICE constexpr Element weight_at(int block, int chunk, int fragment, int lane, int word) {
@@ -74,9 +69,9 @@ TENDON_HOST_DEVICE constexpr Element weight_at(int block, int chunk, int fragmen
   return {Matrix::kDown, block / 2 * 16 + row16, pair * 2048 + chunk * 256 + depth(fragment)};
 }
 
-// Which key and dimension lie in half word `half` (0–7) of a lane: of K in chunks 0–3, of V in chunks 4–7.
+// Which slot and dimension lie in half word `half` (0–7) of a lane: of K in chunks 0–3, of V in chunks 4–7.
 struct KeyElement {
-  int key, dim;  // key within the part
+  int slot, dim;  // slot of the part
 };
 TENDON_HOST_DEVICE constexpr KeyElement key_at(int chunk, int fragment, int lane, int half) {
   const int group = lane >> 2;
@@ -100,9 +95,8 @@ struct Exchange {
   static constexpr size_t kStream = kSquares + size_t{kBlocks} * kRows * 4;
   // First part of a set
   static constexpr size_t kX = 0;  // input of the layer
-  static constexpr size_t kQk = kX + kStream;
-  static constexpr size_t kV = kQk + (kQWidth + kHeadDim) / 8 * kActivation;  // as mma operand: [tile][lane][4]
-  static constexpr size_t kPartial = kV + size_t{kHeadDim} / 16 * 32 * 16;    // [part][column / 8][row][8]
+  static constexpr size_t kQkv = kX + kStream;
+  static constexpr size_t kPartial = kQkv + kQkvWidth / 8 * kActivation;  // [part][column / 8][row][8]
   static constexpr size_t kPartialSums = kPartial + kParts * size_t{kQWidth} / 8 * kActivation;  // max and sum, f32
   static constexpr size_t kAttended = kPartialSums + size_t{kParts} * kHeads * kRows * 8;
   static constexpr size_t kFirstEnd = kAttended + kQWidth / 8 * kActivation;

@@ -37,15 +37,14 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       unsigned char* const other = exchange + ((index & 1) ^ 1) * Exchange::kSet;
       t.forget();
       qkv_stage(t, chunk, layer == 0 ? exchange + Exchange::kTokens : set + Exchange::kX,
-                shift_of(args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQk, set + Exchange::kV);
+                shift_of(args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQkv);
       chunk += kQkvChunks;
       // Every block has read the layer before to its end: its part of x has come.
       if (index > 0) {
         make_empty(other + Exchange::kFirstEnd, Exchange::kSet - Exchange::kFirstEnd, t.block, t.thread);
       }
       t.forget();
-      attention_stage(t, chunk, set + Exchange::kQk, set + Exchange::kV, set + Exchange::kPartial,
-                      set + Exchange::kPartialSums);
+      attention_stage(t, chunk, set + Exchange::kQkv, set + Exchange::kPartial, set + Exchange::kPartialSums);
       chunk += kKvChunks;
       t.forget();
       combine_stage(t, set + Exchange::kPartial, set + Exchange::kPartialSums, set + Exchange::kAttended);

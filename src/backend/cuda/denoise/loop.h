@@ -36,7 +36,7 @@ struct Caches {
   int64_t stride = 0;  // elements from key to key
 };
 // Keys and values of the prefix into the kernel's order, and the exchange memory made empty.
-void launch_pack_keys(const Caches& caches, int layers, const int32_t* cached_keys, int keys_of_part,
-                      unsigned char* packed, unsigned char* exchange, Stream stream);
+void launch_pack_keys(const Caches& caches, int layers, const int32_t* cached_keys, unsigned char* packed,
+                      unsigned char* exchange, Stream stream);
 
 }  // namespace tendon::gpu::denoise

@@ -42,7 +42,7 @@ struct Narrow {
   static constexpr auto pack_weights = launch_pack_weights;
   static constexpr size_t kMlpOutBytes = 0;  // taken as it is
   static void pack_keys(const Caches& caches, const LoopArgs& args, unsigned char* keys, Stream stream) {
-    launch_pack_keys(caches, args.layers, args.cached_keys, args.keys_of_part, keys, args.exchange, stream);
+    launch_pack_keys(caches, args.layers, args.cached_keys, keys, args.exchange, stream);
   }
   static constexpr auto loop = launch_loop;
 };
@@ -202,7 +202,6 @@ Launch prepare(const Op& op, const GpuContext& context) {
   args.horizon = static_cast<int>(a.noise.rows());
   args.layers = layers;
   args.steps = static_cast<int>(a.steps);
-  args.keys_of_part = keys_of_part(static_cast<int>(cache_keys(a)));
   args.eps = a.eps;
   args.dt = a.dt;
   args.score_scale = a.scale * std::numbers::log2e_v<float>;

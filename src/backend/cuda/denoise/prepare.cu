@@ -61,7 +61,7 @@ __global__ void shift_products_kernel(const float* shift, int64_t shift_stride, 
 }
 
 // grid: (chunks, parts, layers)
-__global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const int32_t* cached_keys, int keys_of_part,
+__global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const int32_t* cached_keys,
                                  unsigned char* packed, unsigned char* exchange) {
   const int chunk = static_cast<int>(blockIdx.x);
   const int part = static_cast<int>(blockIdx.y);
@@ -74,11 +74,10 @@ __global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const in
     reinterpret_cast<uint4*>(exchange)[i] = make_uint4(~0U, ~0U, ~0U, ~0U);
   }
   const uint16_t* const from = chunk < kKeyTiles ? caches.k[layer] : caches.v[layer];
-  const int cached = *cached_keys;
+  const int slots = cached_slots(part, *cached_keys);
   const auto element = [&](int half) -> uint32_t {
     const KeyElement e = key_at(chunk, fragment, lane, half);
-    const int key = part * keys_of_part + e.key;
-    return e.key < keys_of_part && key < cached ? from[key * caches.stride + e.dim] : 0U;
+    return e.slot < slots ? from[(e.slot * kParts + part) * caches.stride + e.dim] : 0U;
   };
   uint32_t words[4];
 #pragma unroll
@@ -109,12 +108,12 @@ void launch_shift_products(const float* shift, int64_t shift_stride, int steps, 
   }
 }
 
-void launch_pack_keys(const Caches& caches, int layers, const int32_t* cached_keys, int keys_of_part,
-                      unsigned char* packed, unsigned char* exchange, Stream stream) {
+void launch_pack_keys(const Caches& caches, int layers, const int32_t* cached_keys, unsigned char* packed,
+                      unsigned char* exchange, Stream stream) {
   launch<pack_keys_kernel>({.grid = dim3(kKvChunks, kParts, static_cast<unsigned>(layers)),
                             .block = dim3(kFragmentThreads),
                             .stream = stream},
-                           caches, cached_keys, keys_of_part, packed, exchange);
+                           caches, cached_keys, packed, exchange);
 }
 
 }  // namespace tendon::gpu::denoise
