@@ -146,7 +146,7 @@ fi
 if wanted repeat; then
   repeats=$((quick ? 10 : 100))
   for variant in pi0 pi05; do
-    for horizon in 10 50; do  # the denoise loop as one kernel, and as many
+    for horizon in 10 50; do  # both persistent denoise kernels
       step "repeat_${variant}_h$horizon" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant" \
         --horizon "$horizon" --against none --repeat-identical "$((horizon == 10 ? 10 * repeats : repeats))"
     done
@@ -179,10 +179,12 @@ if wanted sanitizer; then
           --checkpoint "synthetic:$variant-tiny" --steps 2
       done
     done
-    # The persistent denoise kernel takes the published widths only.
+    # The persistent denoise kernels take the published widths only.
     for tool in memcheck synccheck; do
-      step "${tool}_loop" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tendon" check --backend "$backend" \
-        --checkpoint synthetic:pi0 --horizon 10 --views 1 --steps 2 --against none --repeat-identical 2
+      for horizon in 10 50; do
+        step "${tool}_loop_h$horizon" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tendon" check --backend "$backend" \
+          --checkpoint synthetic:pi0 --horizon "$horizon" --views 1 --steps 2 --against none --repeat-identical 2
+      done
     done
   fi
 fi
