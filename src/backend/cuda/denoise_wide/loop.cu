@@ -1,6 +1,6 @@
 // The whole denoise loop of up to 56 rows as one kernel, after the plan of cuda/denoise/ with other means: rows as the
 // 64 rows of wgmma, activations through shared memory, the depth of o and down in eight parts.
-// See docs/decisions/0010-persistent-denoise-wide.md.
+// See docs/decisions/0011-persistent-denoise-wide.md.
 #include "backend/cuda/denoise/stream.cuh"
 #include "backend/cuda/denoise_wide/attention.cuh"
 #include "backend/cuda/denoise_wide/ends.cuh"
