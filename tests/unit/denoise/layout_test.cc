@@ -65,7 +65,9 @@ TEST(DenoiseLayout, PartsHoldAllKeysAndTheRowsOwn) {
       const int slots = cached_slots(part, keys);
       all += slots;
       ASSERT_LT(slots, kPartKeys) << keys;  // the last slot is the own key's
-      if (slots > 0) ASSERT_LT((slots - 1) * kParts + part, keys);
+      if (slots > 0) {
+        ASSERT_LT((slots - 1) * kParts + part, keys);
+      }
     }
     ASSERT_EQ(all, keys);
   }
