@@ -12,8 +12,8 @@ constexpr int kTileRows = 64;  // of queries (tokens × heads that share keys) a
 constexpr int kWideCols = 64;  // of a box with 128-byte swizzle
 constexpr int kRestCols = 16;  // of a box with 32-byte swizzle
 
-// Tensors as (column, head, token, sample), in boxes of 64 rows and the columns that the field's name says. Columns
-// beyond the head's width are zeros, and so are rows beyond the sample's last.
+// How tensors are copied, innermost dimension first, in boxes of 64 rows. What lies beyond a head's width or a sample's
+// last row is zeros.
 struct Maps {
   CUtensorMap q, k, v, out;
 };
@@ -25,11 +25,13 @@ struct Args {
   float scale;  // of logits, for powers of two
 };
 
-// Heads of 256 columns, any number of keys.
+// Heads of 256 columns, any number of keys. Maps of (column of 64, head, token, block of columns, sample): a box has
+// all blocks of columns, one behind the other, of `out` one half.
 constexpr int kStreamCols = 256;
-void launch_streamed_keys(const Maps& wide, const Args& args, int batch, Stream stream);
+void launch_streamed_keys(const Maps& maps, const Args& args, int batch, Stream stream);
 
 // Heads of 72 or 80 columns, each query head with keys of its own, at most kHeldKeys of them, all visible.
+// Maps of (column, head, token, sample); boxes of 64 and of 16 columns.
 constexpr int kHeldKeys = 256;
 void launch_held_keys(const Maps& wide, const Maps& rest, const Args& args, int batch, Stream stream);
 

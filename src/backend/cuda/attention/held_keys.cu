@@ -120,8 +120,8 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
     wgmma_begin();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      WgmmaRegisters<8>::run(sums, p[piece][step], values + step * kColumnStep, piece + step > 0);
-      WgmmaRegisters<2>::run(rest_sums, p[piece][step], values_rest + step * kNarrowColumnStep, piece + step > 0);
+      WgmmaRegisters<8, true>::run(sums, p[piece][step], values + step * kColumnStep, piece + step > 0);
+      WgmmaRegisters<2, true>::run(rest_sums, p[piece][step], values_rest + step * kNarrowColumnStep, piece + step > 0);
     }
     wgmma_commit();
   }

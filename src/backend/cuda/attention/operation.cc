@@ -45,25 +45,33 @@ TensorMaps tensor_maps() {
   return *maps;
 }
 
-// Boxes of 64 rows: of so many heads of a token, and the tokens after it.
-CUtensorMap describe(const TensorMaps& maps, const Tensor& t, int64_t cols, int64_t box_heads, int box_cols) {
+// Boxes of 64 rows: so many heads of a token, and the tokens after it.
+CUtensorMap describe_held(const TensorMaps& maps, const Tensor& t, int64_t cols, int box_cols) {
   const auto width = static_cast<uint64_t>(cols);
   const auto tokens = static_cast<uint64_t>(t.shape[1]);
   const uint64_t row_bytes = static_cast<uint64_t>(t.row_stride) * sizeof(Bf16);
   const std::array<uint64_t, 4> shape{width, static_cast<uint64_t>(t.cols() / cols), tokens,
                                       static_cast<uint64_t>(t.shape[0])};
   const std::array<uint64_t, 3> strides_bytes{width * sizeof(Bf16), row_bytes, tokens * row_bytes};
-  const std::array<uint32_t, 4> box{static_cast<uint32_t>(box_cols), static_cast<uint32_t>(box_heads),
-                                    static_cast<uint32_t>(kTileRows / box_heads), 1};
+  const std::array<uint32_t, 4> box{static_cast<uint32_t>(box_cols), 1, kTileRows, 1};
   return maps.describe(t.data, shape, strides_bytes, box,
                        box_cols == kWideCols ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_32B);
 }
-Maps describe(const TensorMaps& maps, const Attention& a, int box_cols) {
-  const int64_t cols = head_cols(a);
-  return {.q = describe(maps, a.q, cols, group_of(a), box_cols),
-          .k = describe(maps, a.k, cols, 1, box_cols),
-          .v = describe(maps, a.v, cols, 1, box_cols),
-          .out = describe(maps, a.out, cols, group_of(a), box_cols)};
+Maps describe_held(const TensorMaps& maps, const Attention& a, int box_cols) {
+  const auto each = [&](const Tensor& t) { return describe_held(maps, t, head_cols(a), box_cols); };
+  return {.q = each(a.q), .k = each(a.k), .v = each(a.v), .out = each(a.out)};
+}
+
+CUtensorMap describe_streamed(const TensorMaps& maps, const Tensor& t, int64_t box_heads, int box_blocks) {
+  const auto tokens = static_cast<uint64_t>(t.shape[1]);
+  const uint64_t row_bytes = static_cast<uint64_t>(t.row_stride) * sizeof(Bf16);
+  const std::array<uint64_t, 5> shape{kWideCols, static_cast<uint64_t>(t.cols() / kStreamCols), tokens,
+                                      kStreamCols / kWideCols, static_cast<uint64_t>(t.shape[0])};
+  const std::array<uint64_t, 4> strides_bytes{kStreamCols * sizeof(Bf16), row_bytes, kWideCols * sizeof(Bf16),
+                                              tokens * row_bytes};
+  const std::array<uint32_t, 5> box{kWideCols, static_cast<uint32_t>(box_heads),
+                                    static_cast<uint32_t>(kTileRows / box_heads), static_cast<uint32_t>(box_blocks), 1};
+  return maps.describe(t.data, shape, strides_bytes, box);
 }
 
 Args args_of(const Attention& a) {
@@ -76,15 +84,20 @@ Args args_of(const Attention& a) {
 
 Launch prepare_stream(const Op& op, const GpuContext&) {
   const auto& a = std::get<Attention>(op.args);
-  const Maps wide = describe(tensor_maps(), a, kWideCols);
-  return [wide, args = args_of(a), batch = static_cast<int>(a.q.shape[0])](Stream stream) {
-    launch_streamed_keys(wide, args, batch, stream);
+  const TensorMaps maps = tensor_maps();
+  constexpr int kBlocks = kStreamCols / kWideCols;
+  const Maps described{.q = describe_streamed(maps, a.q, group_of(a), kBlocks),
+                       .k = describe_streamed(maps, a.k, 1, kBlocks),
+                       .v = describe_streamed(maps, a.v, 1, kBlocks),
+                       .out = describe_streamed(maps, a.out, group_of(a), kBlocks / 2)};
+  return [described, args = args_of(a), batch = static_cast<int>(a.q.shape[0])](Stream stream) {
+    launch_streamed_keys(described, args, batch, stream);
   };
 }
 Launch prepare_hold(const Op& op, const GpuContext&) {
   const auto& a = std::get<Attention>(op.args);
   const TensorMaps maps = tensor_maps();
-  return [wide = describe(maps, a, kWideCols), rest = describe(maps, a, kRestCols), args = args_of(a),
+  return [wide = describe_held(maps, a, kWideCols), rest = describe_held(maps, a, kRestCols), args = args_of(a),
           batch = static_cast<int>(a.q.shape[0])](Stream stream) { launch_held_keys(wide, rest, args, batch, stream); };
 }
 

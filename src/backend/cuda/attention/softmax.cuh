@@ -53,9 +53,12 @@ TENDON_DEVICE void exponentials(const float* logits, float scale, const float (&
   }
 }
 
+// Where a box of 64 columns has 16-byte piece `piece` of a row, from its start.
+TENDON_DEVICE int swizzled(int row, int piece) { return row * 128 + ((piece ^ row & 7) << 4); }
+
 // Two numbers of column 8 · piece + 2 · (lane % 4), where a box with swizzle has them; `row` of the box.
 TENDON_DEVICE void stage_pair(uint32_t box, int row, int piece, float x, float y) {
-  const uint32_t at = box + row * 128 + ((piece ^ row & 7) << 4) + lane() % 4 * 4;
+  const uint32_t at = box + swizzled(row, piece) + lane() % 4 * 4;
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(pack_bf16(x, y)) : "memory");
 }
 TENDON_DEVICE void stage_rest_pair(uint32_t box, int row, int piece, float x, float y) {

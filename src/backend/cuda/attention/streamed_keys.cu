@@ -15,6 +15,7 @@ constexpr int kThreads = 128 * (kReaders + 1);
 constexpr int kBoxes = kStreamCols / kWideCols;
 constexpr int kTileBytes = kBoxes * kWideBytes;  // of queries, keys or values
 constexpr int kSlots = 6;
+constexpr int kKept = 2;  // boxes of queries that stay in registers: wgmma reads shared memory as fast as that goes
 // Sums are rescaled when a row's maximum has grown by more than so many powers of two: smaller growth only makes the
 // exponentials larger than 1.
 constexpr float kSlack = 8;
@@ -23,7 +24,7 @@ constexpr float kSlack = 8;
 // values, and so on.
 struct Ring {
   uint32_t base;
-  static constexpr int kBytes = (1 + kSlots) * kTileBytes + (1 + 2 * kSlots) * 8 + 1024;
+  static constexpr int kBytes = (1 + kSlots) * kTileBytes + (3 + 2 * kSlots) * 8 + 1024;
   static TENDON_DEVICE int keys_unit(int tile) { return tile / 2 * 4 + tile % 2; }
   static TENDON_DEVICE int values_unit(int tile) { return keys_unit(tile) + 2; }
   TENDON_DEVICE uint32_t queries() const { return base; }
@@ -31,6 +32,7 @@ struct Ring {
   TENDON_DEVICE uint32_t queries_full() const { return base + (1 + kSlots) * kTileBytes; }
   TENDON_DEVICE uint32_t full(int unit) const { return queries_full() + (1 + unit % kSlots) * 8; }
   TENDON_DEVICE uint32_t empty(int unit) const { return queries_full() + (1 + kSlots + unit % kSlots) * 8; }
+  TENDON_DEVICE uint32_t turn(int warpgroup) const { return queries_full() + (1 + 2 * kSlots + warpgroup) * 8; }
   TENDON_DEVICE void wait_full(int unit) const { wait_phase(full(unit), unit / kSlots & 1); }
   TENDON_DEVICE void release(int unit) const {
     if (lane() == 0) barrier_arrive(empty(unit));
@@ -42,28 +44,27 @@ struct Place {
   int b, kv, first_token;
 };
 
+TENDON_DEVICE int last_key_of(const Args& a, int b) { return max(a.visible.of(b, a.queries - 1), 0); }
+// At least one: its keys may all be masked.
+TENDON_DEVICE int tiles_of(int last_key) { return max((last_key + kTileRows - 1) / kTileRows, 1); }
+
 // One thread.
-[[maybe_unused]] TENDON_DEVICE void feed(const Ring& ring, const Maps& maps, const Args& a, const Place& at,
-                                         int tiles) {
+[[maybe_unused]] TENDON_DEVICE void feed(const Ring& ring, const Maps& maps, const Args& a, const Place& at) {
   barrier_expect(ring.queries_full(), kTileBytes);
-#pragma unroll 1
-  for (int box = 0; box < kBoxes; ++box) {
-    copy_box<false>(ring.queries() + box * kWideBytes, &maps.q, ring.queries_full(), 0, box * kWideCols,
-                    at.kv * a.group, at.first_token, at.b);
-  }
+  copy_box(ring.queries(), &maps.q, ring.queries_full(), 0, at.kv * a.group, at.first_token, 0, at.b);
+  // The first tile is asked for before anybody knows how many there are.
+  barrier_expect(ring.full(0), kTileBytes);
+  copy_box(ring.slot(0), &maps.k, ring.full(0), 0, at.kv, 0, 0, at.b);
+  const int tiles = tiles_of(last_key_of(a, at.b));
   const int pairs = (tiles + 1) / 2;
 #pragma unroll 1
-  for (int unit = 0; unit < 4 * pairs; ++unit) {
+  for (int unit = 1; unit < 4 * pairs; ++unit) {
     const int tile = unit / 4 * 2 + unit % 2;
     if (tile >= tiles) continue;  // the last of an odd number
     if (unit >= kSlots) wait_phase(ring.empty(unit), (unit / kSlots - 1) & 1);
     barrier_expect(ring.full(unit), kTileBytes);
     const CUtensorMap* const map = unit % 4 < 2 ? &maps.k : &maps.v;
-#pragma unroll
-    for (int box = 0; box < kBoxes; ++box) {
-      copy_box<false>(ring.slot(unit) + box * kWideBytes, map, ring.full(unit), 0, box * kWideCols, at.kv,
-                      tile * kTileRows, at.b);
-    }
+    copy_box(ring.slot(unit), map, ring.full(unit), 0, at.kv, tile * kTileRows, 0, at.b);
   }
   launch_dependents();
 }
@@ -77,6 +78,21 @@ TENDON_DEVICE void clear_values(uint32_t tile, int first, int warpgroup) {
   shared_written();
   warpgroup_sync(2 + warpgroup);
 }
+
+// The two warpgroups take turns at asking for products, so that one's softmax runs behind the other's products.
+struct Turns {
+  uint32_t own, other;
+  uint32_t parity;
+  TENDON_DEVICE Turns(const Ring& ring, int warpgroup)
+      : own(ring.turn(warpgroup)), other(ring.turn(1 - warpgroup)), parity(1 - warpgroup) {}
+  TENDON_DEVICE void wait() {
+    wait_phase(own, parity);
+    parity ^= 1;
+  }
+  TENDON_DEVICE void give() const {
+    if (lane() == 0) barrier_arrive(other);
+  }
+};
 
 // What a warpgroup has of its rows.
 struct Rows {
@@ -100,7 +116,9 @@ TENDON_DEVICE void rescale(Rows& rows, const float (&next)[2], float scale) {
 
 // Every second tile.
 [[maybe_unused]] TENDON_DEVICE void attend(const Ring& ring, const Args& a, const Place& at, int warpgroup,
-                                           int last_key, int tiles, Rows& rows) {
+                                           Rows& rows) {
+  const int last_key = last_key_of(a, at.b);
+  const int tiles = tiles_of(last_key);
   const int first_row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane() / 4;
   int limit[2];
 #pragma unroll
@@ -113,7 +131,16 @@ TENDON_DEVICE void rescale(Rows& rows, const float (&next)[2], float scale) {
   for (int i = 0; i < 4 * kStreamCols / 8; ++i) rows.sums[i] = 0;
   const uint64_t q = swizzled_rows(ring.queries());
   uint32_t p[4][4] = {};
+  Turns turns(ring, warpgroup);
   wait_phase(ring.queries_full(), 0);
+  uint32_t kept[4 * kKept][4];
+#pragma unroll
+  for (int step = 0; step < 4 * kKept; ++step) {
+    const int row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane() % 16;
+    const uint32_t from = ring.queries() + step / 4 * kWideBytes + swizzled(row, step % 4 * 2 + lane() / 16);
+    load_matrices(kept[step], static_cast<const Bf16*>(__cvta_shared_to_generic(from)));
+  }
+  turns.wait();
 #pragma unroll 1
   for (int tile = warpgroup; tile < tiles; tile += kReaders) {
     const int unit = Ring::keys_unit(tile);
@@ -126,10 +153,15 @@ TENDON_DEVICE void rescale(Rows& rows, const float (&next)[2], float scale) {
 #pragma unroll
       for (int step = 0; step < 4; ++step) {
         const uint64_t offset = box * (kWideBytes / 16) + step * kDescriptorStep;
-        Wgmma<8>::run(logits, q + offset, keys + offset, box + step > 0);
+        if (box < kKept) {
+          WgmmaRegisters<8, false>::run(logits, kept[box * 4 + step], keys + offset, box + step > 0);
+        } else {
+          Wgmma<8>::run(logits, q + offset, keys + offset, box + step > 0);
+        }
       }
     }
     wgmma_commit();
+    turns.give();
     wgmma_wait<0>();  // and for the previous tile's second product
     ring.release(unit);
     if (tile >= kReaders) ring.release(Ring::values_unit(tile - kReaders));
@@ -162,14 +194,16 @@ TENDON_DEVICE void rescale(Rows& rows, const float (&next)[2], float scale) {
     const int values_unit = Ring::values_unit(tile);
     ring.wait_full(values_unit);
     if (first_key + kTileRows > last_key) clear_values(ring.slot(values_unit), last_key - first_key, warpgroup);
+    turns.wait();
     const uint64_t values = swizzled_columns(ring.slot(values_unit), kWideBytes);
     wgmma_begin();
 #pragma unroll
     for (int step = 0; step < 4; ++step) {
-      WgmmaRegisters<kStreamCols / 8>::run(rows.sums, p[step], values + step * kColumnStep, 1);
+      WgmmaRegisters<kStreamCols / 8, true>::run(rows.sums, p[step], values + step * kColumnStep, 1);
     }
     wgmma_commit();
   }
+  turns.give();
   wgmma_wait<0>();
   hold(rows.sums);
 #pragma unroll
@@ -226,10 +260,8 @@ TENDON_DEVICE void join(const Ring& ring, const Maps& maps, const Args& a, const
   shared_written();
   warpgroup_sync(2 + kWarpgroup);
   if (thread == 0) {
-#pragma unroll
-    for (int box = kWarpgroup * kBoxes / 2; box < (kWarpgroup + 1) * kBoxes / 2; ++box) {
-      store_box(&maps.out, ring.queries() + box * kWideBytes, box * kWideCols, at.kv * a.group, at.first_token, at.b);
-    }
+    store_box(&maps.out, ring.queries() + kWarpgroup * (kTileBytes / 2), 0, at.kv * a.group, at.first_token,
+              kWarpgroup * kBoxes / 2, at.b);
     stored_boxes_wait();
   }
 }
@@ -249,20 +281,19 @@ __global__ void __launch_bounds__(kThreads, 1) streamed_keys_kernel(const __grid
       barrier_init(ring.full(unit), 1);
       barrier_init(ring.empty(unit), 4);
     }
+    for (int w = 0; w < kReaders; ++w) barrier_init(ring.turn(w), 4);
     barrier_init_done();
   }
   block_sync();
   wait_for_producers();
-  const int last_key = a.visible.of(b, a.queries - 1);
-  const int tiles = (last_key + kTileRows - 1) / kTileRows;
   const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
   if (warpgroup < 0) {
     give_registers<24>();
-    if (threadIdx.x == 0) feed(ring, maps, a, at, tiles);
+    if (threadIdx.x == 0) feed(ring, maps, a, at);
   } else {
     take_registers<240>();
     Rows rows;
-    attend(ring, a, at, warpgroup, last_key, tiles, rows);
+    attend(ring, a, at, warpgroup, rows);
     if (warpgroup == 0) {
       join<0>(ring, maps, a, at, rows);
     } else {

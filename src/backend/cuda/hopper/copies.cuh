@@ -94,7 +94,8 @@ TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrie
 // Ordinary writes to shared memory are visible to copies and wgmma that start later, behind a barrier of their threads.
 TENDON_DEVICE void shared_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
-// From shared memory to a box of a tensor. One thread stores; it waits before shared memory may go.
+// From shared memory to a box of a tensor. One thread stores; it waits until shared memory has been
+// read.
 TENDON_DEVICE void store_box(const CUtensorMap* map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
@@ -102,7 +103,22 @@ TENDON_DEVICE void store_box(const CUtensorMap* map, uint32_t from, int c0, int 
 }
 TENDON_DEVICE void stored_boxes_wait() {
   asm volatile("cp.async.bulk.commit_group;" ::: "memory");
-  asm volatile("cp.async.bulk.wait_group 0;" ::: "memory");
+  asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
+}
+
+// The same two for tensors of five dimensions, for this block alone.
+TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, int c0, int c1, int c2, int c3,
+                            int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+TENDON_DEVICE void store_box(const CUtensorMap* map, uint32_t from, int c0, int c1, int c2, int c3, int c4) {
+  asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
+               "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+               : "memory");
 }
 
 // Four values into the shared memory of another block, counted at its barrier like a copy.

@@ -171,24 +171,24 @@ TENDON_WGMMA(31, "248", "%124", "%125", "%126")
 TENDON_WGMMA(32, "256", "%128", "%129", "%130")
 #undef TENDON_WGMMA
 
-// d = a · b + (add ? d : 0) for one step of 16.  a (64, 16) in registers: as the sums of two products of 8 columns lie,
-// in pairs of bf16: a[2c + h] is row 16 · (warp % 4) + lane / 4 + 8h, columns 8c + 2 · (lane % 4) + {0, 1}.
-// b (16, 8 · kGroups), its rows along K (swizzled_columns, narrow_columns).
-template <int kGroups>
+// The same with a (64, 16) in registers, as the sums of two products of 8 columns lie, in pairs of bf16: a[2c + h] is
+// row 16 · (warp % 4) + lane / 4 + 8h, columns 8c + 2 · (lane % 4) + {0, 1}.  b (8 · kGroups, 16), or, with kColumns,
+// (16, 8 · kGroups) with rows along K (swizzled_columns, narrow_columns).
+template <int kGroups, bool kColumns>
 struct WgmmaRegisters;
-#define TENDON_WGMMA(groups, n, a_, b_, p_)                                                               \
-  template <> struct WgmmaRegisters<groups> {                                                             \
+#define TENDON_WGMMA(groups, n, columns, a_, b_, p_)                                                      \
+  template <> struct WgmmaRegisters<groups, columns == 1> {                                               \
     static TENDON_DEVICE void run(float (&d)[4 * groups], const uint32_t (&a)[4], uint64_t b, int add) {  \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                             \
                    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" TENDON_D##groups "}, {" a_ \
-                   "}, " b_ ", p, 1, 1, 1;}"                                                              \
+                   "}, " b_ ", p, 1, 1, " #columns ";}"                                                   \
                    : TENDON_F##groups : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));    \
     }                                                                                                     \
   };
-TENDON_WGMMA(1, "8", "%4,%5,%6,%7", "%8", "%9")
-TENDON_WGMMA(2, "16", "%8,%9,%10,%11", "%12", "%13")
-TENDON_WGMMA(8, "64", "%32,%33,%34,%35", "%36", "%37")
-TENDON_WGMMA(32, "256", "%128,%129,%130,%131", "%132", "%133")
+TENDON_WGMMA(2, "16", 1, "%8,%9,%10,%11", "%12", "%13")
+TENDON_WGMMA(8, "64", 0, "%32,%33,%34,%35", "%36", "%37")
+TENDON_WGMMA(8, "64", 1, "%32,%33,%34,%35", "%36", "%37")
+TENDON_WGMMA(32, "256", 1, "%128,%129,%130,%131", "%132", "%133")
 #undef TENDON_WGMMA
 // clang-format on
 
