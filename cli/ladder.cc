@@ -38,13 +38,21 @@ class Ladder {
 
   int run() {
     for (const Rung& rung : ladder_rungs()) {
-      results_.push_back(measure_rung(rung));
+      try {
+        results_.push_back(measure_rung(rung));
+      } catch (const Error& error) {
+        if (results_.empty() || error.kind() != ErrorKind::kDevice) throw;
+        // The rungs above it are worth having all the same.
+        failures_.emplace_back(rung.name, error.what());
+        log_warning(stderr_log(), "rung '{}' was left out: {}", rung.name, error.what());
+        continue;
+      }
       if (!quiet_) print_row(results_.back());
     }
     if (!quiet_) print_end();
     if (!options_.svg.empty()) write_chart();
     if (!options_.json.empty()) write_json(json(), options_.json);
-    return kExitOk;
+    return failures_.empty() ? kExitOk : kExitDevice;
   }
 
  private:
@@ -178,6 +186,7 @@ class Ladder {
       for (const auto& [name, ms] : r.stage_ms) row["stage_ms"][name] = ms;
       json["rungs"].push_back(std::move(row));
     }
+    for (const auto& [rung, error] : failures_) json["failed"].push_back({{"rung", rung}, {"error", error}});
     return json;
   }
 
@@ -189,6 +198,7 @@ class Ladder {
   std::string workload_;
   std::vector<float> reference_;  // actions in f32
   std::vector<RungResult> results_;
+  std::vector<std::pair<std::string, std::string>> failures_;  // rung, error
   Floor floor_;
 };
 
