@@ -307,6 +307,12 @@ FAKE int hipEventElapsedTime(float* ms, void* from, void* to) {
   });
 }
 
+// What programs leave loaded goes with the library.
+static std::vector<std::unique_ptr<FakeModule>>& loaded_modules() {
+  static std::vector<std::unique_ptr<FakeModule>> all;
+  return all;
+}
+
 FAKE int hipModuleLoadData(void** module, const void* image) {
   return guarded([&](gpu::Runtime&) {
     if (driver().capturing) return failed(kCaptureUnsupported, "loading kernels when stream is capturing");
@@ -314,12 +320,12 @@ FAKE int hipModuleLoadData(void** module, const void* image) {
     loaded->code = read_code_object(image);
     if (loaded->code.architecture != driver().architecture)
       return failed(kNoBinaryForGpu, "the code object is for another card");
-    *module = loaded.release();
+    *module = loaded_modules().emplace_back(std::move(loaded)).get();
     return kSuccess;
   });
 }
 FAKE int hipModuleUnload(void* module) {
-  delete static_cast<FakeModule*>(module);
+  std::erase_if(loaded_modules(), [&](const auto& loaded) { return loaded.get() == module; });
   return kSuccess;
 }
 FAKE int hipModuleGetFunction(void** function, void* module, const char* name) {

@@ -61,7 +61,7 @@ void expect_there(Backend& backend, const void* block, const Pieces& pieces) {
     std::vector<char> want(piece.bytes()), got(piece.bytes());
     convert(piece.host, piece.dtype, want.data());
     backend.download(got.data(), static_cast<const char*>(block) + piece.offset, got.size());
-    EXPECT_EQ(std::memcmp(want.data(), got.data(), want.size()), 0) << "piece " << i;
+    EXPECT_EQ(want, got) << "piece " << i;
   }
 }
 
