@@ -56,14 +56,15 @@ TEST(Hip, ChoosesItselfWhenThereIsACard) {
 // --- the command, in processes of their own: the library is opened once
 // -----------------------------------------------
 
-Result bench(const char* fake, const Args& more = {}) {
+Result on_fake(const char* fake, Args args, const Args& more) {
   setenv("TENDON_FAKE_HIP", fake, 1);
-  Args args = {"bench", "--checkpoint", "synthetic:pi0-tiny", "--steps", "1", "--iters", "1", "--backend", "hip"};
+  args.insert(args.end(), {"--checkpoint", "synthetic:pi0-tiny", "--steps", "1", "--backend", "hip"});
   args.insert(args.end(), more.begin(), more.end());
   Result result = tendon(args);
   unsetenv("TENDON_FAKE_HIP");
   return result;
 }
+Result bench(const char* fake, const Args& more = {}) { return on_fake(fake, {"bench", "--iters", "1"}, more); }
 
 TEST(HipCommand, RunsOnBothKindsOfCards) {
   for (const char* fake : {"gfx=942,shuffled", "gfx=950,reverse"}) {
@@ -72,6 +73,15 @@ TEST(HipCommand, RunsOnBothKindsOfCards) {
     EXPECT_THAT(result.out, HasSubstr("fake AMD card"));
     EXPECT_THAT(result.err, Not(HasSubstr("warning")));
   }
+}
+
+TEST(HipCommand, TakesTheOptionsOfAllCards) {
+  const Result whole = on_fake("gfx=942", {"info"}, {"--gemm-table", "none"});
+  EXPECT_EQ(whole.code, 0) << whole.err;
+  EXPECT_THAT(whole.out, HasSubstr("gpu.few_rows"));
+  const Result without = on_fake("gfx=942", {"info"}, {"--without", "few_rows"});
+  EXPECT_EQ(without.code, 0) << without.err;
+  EXPECT_THAT(without.out, Not(HasSubstr("gpu.few_rows")));
 }
 
 TEST(HipCommand, DeviceTroubleHasExitCodeFour) {

@@ -48,11 +48,12 @@ std::unique_ptr<Backend> make_hip_backend(const BackendOptions& options) {
                              .runtime = hip::make_hip_runtime(options.device),
                              .library = nullptr,
                              .graph = options.graph,
+                             .without = options.without,
                              .log = options.log};
   if (!options.portable_kernels) {
     const std::string card = parts.runtime->info().name;
-    parts.table = options.gemm_table.empty() ? gemm::Table::built_in(card) : gemm::Table::read(options.gemm_table);
-    if (!parts.table) {
+    parts.table = gemm::Table::choose(options.gemm_table, card);
+    if (!parts.table && options.gemm_table.empty()) {
       log_info(options.log, "no GEMM table for {}: products take a default tile; `tendon tune` makes a table", card);
     }
   }
