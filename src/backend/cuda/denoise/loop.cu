@@ -6,6 +6,7 @@
 #include "backend/cuda/denoise/layer.cuh"
 #include "backend/cuda/denoise/loop.h"
 #include "backend/cuda/denoise/stream.cuh"
+#include "backend/cuda/denoise/tables.cuh"
 
 namespace tendon::gpu::denoise {
 namespace {
@@ -21,13 +22,6 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
   }
   uint32_t chunk = 0;
   int index = 0;  // layers done
-  const auto shift_of = [&](const float* table, int step, int layer, int width) -> const float* {
-    return kPi05 ? table + (int64_t{step} * args.layers + layer) * width : nullptr;
-  };
-  const auto gate_of = [&](int step, int norm) -> const float* {
-    return kPi05 ? args.modulation + (int64_t{step} * (2 * args.layers + 1) + norm) * (3 * kWidth) + 2 * kWidth
-                 : nullptr;
-  };
   for (int step = 0; step < args.steps; ++step) {
     t.forget();
     const float* gains = args.gains + step * args.gain_stride;  // of the norm that comes next
@@ -37,7 +31,7 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       unsigned char* const other = exchange + ((index & 1) ^ 1) * Exchange::kSet;
       t.forget();
       qkv_stage(t, chunk, layer == 0 ? exchange + Exchange::kTokens : set + Exchange::kX,
-                shift_of(args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQkv);
+                shift_of<kPi05>(args, args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQkv);
       chunk += kQkvChunks;
       // Every block has read the layer before to its end: its part of x has come.
       if (index > 0) {
@@ -49,19 +43,19 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       t.forget();
       combine_stage(t, set + Exchange::kPartial, set + Exchange::kPartialSums, set + Exchange::kAttended);
       t.forget();
-      output_stage<false>(t, chunk, set + Exchange::kAttended, gate_of(step, 2 * layer), gains += kWidth,
+      output_stage<false>(t, chunk, set + Exchange::kAttended, gate_of<kPi05>(args, step, 2 * layer), gains += kWidth,
                           set + Exchange::kAfterAttention);
       chunk += kOutChunks;
       t.forget();
-      gate_up_stage(t, chunk, set + Exchange::kAfterAttention, shift_of(args.gate_up_shift, step, layer, 2 * kMlp),
-                    set + Exchange::kHidden);
+      gate_up_stage(t, chunk, set + Exchange::kAfterAttention,
+                    shift_of<kPi05>(args, args.gate_up_shift, step, layer, 2 * kMlp), set + Exchange::kHidden);
       chunk += kGateUpChunks;
       // Every block has added o to its residual, so nobody reads this layer's first half any more, nor what stands in
       // front of the first layer.
       make_empty(set, Exchange::kFirstEnd, t.block, t.thread);
       if (layer == 0) make_empty(exchange + Exchange::kTokens, Exchange::kBytes - Exchange::kTokens, t.block, t.thread);
       t.forget();
-      output_stage<true>(t, chunk, set + Exchange::kHidden, gate_of(step, 2 * layer + 1), gains += kWidth,
+      output_stage<true>(t, chunk, set + Exchange::kHidden, gate_of<kPi05>(args, step, 2 * layer + 1), gains += kWidth,
                          other + Exchange::kX);
       chunk += kDownChunks;
       ++t.layer_parity;

@@ -5,24 +5,6 @@
 
 namespace tendon::gpu::denoise::wide {
 
-// d (64 × 128) += p · bᵀ for 16 keys, p in registers as packed pairs, b in shared memory.
-TENDON_DEVICE void multiply_values(float (&d)[64], const uint32_t (&p)[4], uint64_t b) {
-  asm volatile(
-      "wgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 "
-      "{%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15,%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,"
-      "%30,%31,%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47,%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,"
-      "%58,%59,%60,%61,%62,%63}, {%64,%65,%66,%67}, %68, 1, 1, 1, 0;"
-      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]), "+f"(d[8]),
-        "+f"(d[9]), "+f"(d[10]), "+f"(d[11]), "+f"(d[12]), "+f"(d[13]), "+f"(d[14]), "+f"(d[15]), "+f"(d[16]),
-        "+f"(d[17]), "+f"(d[18]), "+f"(d[19]), "+f"(d[20]), "+f"(d[21]), "+f"(d[22]), "+f"(d[23]), "+f"(d[24]),
-        "+f"(d[25]), "+f"(d[26]), "+f"(d[27]), "+f"(d[28]), "+f"(d[29]), "+f"(d[30]), "+f"(d[31]), "+f"(d[32]),
-        "+f"(d[33]), "+f"(d[34]), "+f"(d[35]), "+f"(d[36]), "+f"(d[37]), "+f"(d[38]), "+f"(d[39]), "+f"(d[40]),
-        "+f"(d[41]), "+f"(d[42]), "+f"(d[43]), "+f"(d[44]), "+f"(d[45]), "+f"(d[46]), "+f"(d[47]), "+f"(d[48]),
-        "+f"(d[49]), "+f"(d[50]), "+f"(d[51]), "+f"(d[52]), "+f"(d[53]), "+f"(d[54]), "+f"(d[55]), "+f"(d[56]),
-        "+f"(d[57]), "+f"(d[58]), "+f"(d[59]), "+f"(d[60]), "+f"(d[61]), "+f"(d[62]), "+f"(d[63])
-      : "r"(p[0]), "r"(p[1]), "r"(p[2]), "r"(p[3]), "l"(b));
-}
-
 // The own keys of the part go into their slots, the last ones of the chunks that hold cached keys and values.
 TENDON_DEVICE void put_own(const Block& t, uint32_t first_chunk, int count, const uint4& v) {
   if (t.thread < kMostOwn * 32) {  // a key, eight dimensions
@@ -66,8 +48,7 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   await(
       v, [&](int i) { return i < kUnits ? qk + (head * 32 * kRows + i * kThreads + t.thread) * kUnitBytes : last; },
       [&](int i) { return i < kUnits || !has_key || (t.thread >> 5) < own; });
-#pragma unroll
-  for (int i = 0; i < kUnits; ++i) store_shared_16(t.activations() + (i * kThreads + t.thread) * kUnitBytes, v[i]);
+  t.put_piece(v, t.activations());
   put_own(t, first_chunk, own, v[kUnits]);
   shared_ready();
 
@@ -143,7 +124,8 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   wgmma_begin();
 #pragma unroll
   for (int s = 0; s < 4; ++s) {
-    multiply_values(out, p[s], unit_rows(chunks[s] + t.side * (kHalfDim * kUnitBytes), kHeadDim * kUnitBytes));
+    WgmmaRegisters<kHalfDim / 8, false>::run(
+        out, p[s], unit_rows(chunks[s] + t.side * (kHalfDim * kUnitBytes), kHeadDim * kUnitBytes), 1);
   }
   wgmma_commit();
   wgmma_wait<0>();

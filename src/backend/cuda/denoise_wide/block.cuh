@@ -5,6 +5,7 @@
 #include "backend/cuda/denoise/args.h"
 #include "backend/cuda/denoise/exchange.cuh"
 #include "backend/cuda/denoise_wide/layout.h"
+#include "backend/cuda/hopper/copies.cuh"
 #include "backend/cuda/hopper/wgmma.cuh"
 
 namespace tendon::gpu::denoise::wide {
@@ -41,7 +42,7 @@ constexpr uint32_t kActivationStride = static_cast<uint32_t>(Exchange::kActivati
 
 // What ordinary instructions wrote to shared memory becomes visible to wgmma; then all threads that compute meet.
 TENDON_DEVICE void shared_ready() {
-  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+  shared_written();
   compute_sync();
 }
 
@@ -100,7 +101,9 @@ struct Block {
   }
 
   // --- activations from the exchange memory to shared memory
-  TENDON_DEVICE void put_piece(const uint4 (&v)[kPieceUnits], uint32_t to) const {
+  // The first kPieceUnits of v are this thread's part of a piece.
+  template <int kAll>
+  TENDON_DEVICE void put_piece(const uint4 (&v)[kAll], uint32_t to) const {
 #pragma unroll
     for (int i = 0; i < kPieceUnits; ++i) store_shared_16(to + (i * kThreads + thread) * kUnitBytes, v[i]);
   }
@@ -127,19 +130,15 @@ struct Block {
   }
 
   // Adds up the sums of both warpgroups. Each keeps half of the column groups: of each half of them a half, so that the
-  // groups G and G + kGroups / 2 stay together. column_group() says which group a kept one is.
+  // groups G and G + kGroups / 2 stay together. Which group the kept one of a warpgroup is:
   template <int kGroups>
-  TENDON_DEVICE int column_group(int kept) const {
+  static TENDON_DEVICE constexpr int column_group(int side, int kept) {
     constexpr int kQuarter = kGroups / 4;
     return side * kQuarter + kept % kQuarter + kept / kQuarter * (kGroups / 2);
   }
   template <int kGroups, int kSide>
   TENDON_DEVICE void trade_as(const float (&sums)[4 * kGroups], float (&kept)[2 * kGroups]) const {
-    constexpr int kQuarter = kGroups / 4;
-    const auto place = [](int side, int i) {
-      const int kept_group = i / 4;
-      return (side * kQuarter + kept_group % kQuarter + kept_group / kQuarter * (kGroups / 2)) * 4 + i % 4;
-    };
+    const auto place = [](int side, int i) { return column_group<kGroups>(side, i / 4) * 4 + i % 4; };
     const uint32_t at = shared + SharedLayout::kTrade + (thread & (kGroupThreads - 1)) * 4;
 #pragma unroll
     for (int i = 0; i < 2 * kGroups; ++i) {

@@ -99,8 +99,8 @@ TENDON_DEVICE void split_stage(const Block& t, uint32_t first_chunk, const unsig
             (kTileColumns * 4);
 #pragma unroll
     for (int k = 0; k < 4; ++k) {
-      store_relaxed_8(to + (t.column_group<8>(k) * 8 + 2 * t.quad) * 4, __float_as_uint(kept[4 * k + 2 * h]),
-                      __float_as_uint(kept[4 * k + 2 * h + 1]));
+      store_relaxed_8(to + (Block::column_group<8>(t.side, k) * 8 + 2 * t.quad) * 4,
+                      __float_as_uint(kept[4 * k + 2 * h]), __float_as_uint(kept[4 * k + 2 * h + 1]));
     }
   }
 }

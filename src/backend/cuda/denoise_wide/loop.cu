@@ -2,6 +2,7 @@
 // 64 rows of wgmma, activations through shared memory, the depth of o and down in eight parts.
 // See docs/decisions/0011-persistent-denoise-wide.md.
 #include "backend/cuda/denoise/stream.cuh"
+#include "backend/cuda/denoise/tables.cuh"
 #include "backend/cuda/denoise_wide/attention.cuh"
 #include "backend/cuda/denoise_wide/ends.cuh"
 #include "backend/cuda/denoise_wide/layer.cuh"
@@ -21,13 +22,6 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
     store_shared_16(shared + SharedLayout::kActivationEnd + t.thread * kUnitBytes, make_uint4(0, 0, 0, 0));
   uint32_t chunk = 0;
   int index = 0;  // layers done
-  const auto shift_of = [&](const float* table, int step, int layer, int width) -> const float* {
-    return kPi05 ? table + (int64_t{step} * args.layers + layer) * width : nullptr;
-  };
-  const auto gate_of = [&](int step, int norm) -> const float* {
-    return kPi05 ? args.modulation + (int64_t{step} * (2 * args.layers + 1) + norm) * (3 * kWidth) + 2 * kWidth
-                 : nullptr;
-  };
   for (int step = 0; step < args.steps; ++step) {
     t.forget();
     const float* gains = args.gains + step * args.gain_stride;  // of the norm that comes next
@@ -37,7 +31,7 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       unsigned char* const other = exchange + ((index & 1) ^ 1) * Exchange::kSet;
       t.forget();
       qkv_stage(t, chunk, layer == 0 ? exchange + Exchange::kTokens : set + Exchange::kX,
-                shift_of(args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQk, set + Exchange::kV);
+                shift_of<kPi05>(args, args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQk, set + Exchange::kV);
       chunk += qkv_chunks(t.block);
       t.forget();
       attention_stage(t, chunk, set + Exchange::kQk, set + Exchange::kV, exchange + Exchange::kPartial,
@@ -53,11 +47,11 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       split_stage<false>(t, chunk, set + Exchange::kAttended, exchange + Exchange::kOutSums);
       chunk += kOutChunks;
       t.forget();
-      add_stage(t, exchange + Exchange::kOutSums, gate_of(step, 2 * layer), gains += kWidth,
+      add_stage(t, exchange + Exchange::kOutSums, gate_of<kPi05>(args, step, 2 * layer), gains += kWidth,
                 set + Exchange::kAfterAttention);
       t.forget();
-      gate_up_stage(t, chunk, set + Exchange::kAfterAttention, shift_of(args.gate_up_shift, step, layer, 2 * kMlp),
-                    set + Exchange::kHidden);
+      gate_up_stage(t, chunk, set + Exchange::kAfterAttention,
+                    shift_of<kPi05>(args, args.gate_up_shift, step, layer, 2 * kMlp), set + Exchange::kHidden);
       chunk += kGateUpChunks;
       // Every block has added o to its residual, so nobody reads this layer's first half any more, nor what stands in
       // front of the first layer.
@@ -67,7 +61,8 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       split_stage<true>(t, chunk, set + Exchange::kHidden, exchange + Exchange::kDownSums);
       chunk += kDownChunks;
       t.forget();
-      add_stage(t, exchange + Exchange::kDownSums, gate_of(step, 2 * layer + 1), gains += kWidth, other + Exchange::kX);
+      add_stage(t, exchange + Exchange::kDownSums, gate_of<kPi05>(args, step, 2 * layer + 1), gains += kWidth,
+                other + Exchange::kX);
     }
     t.forget();
     velocity_stage<kPi05>(t, step, exchange + (index & 1) * Exchange::kSet + Exchange::kX, x_t, exchange);

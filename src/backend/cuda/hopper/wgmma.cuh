@@ -188,6 +188,7 @@ struct WgmmaRegisters;
 TENDON_WGMMA(2, "16", 1, "%8,%9,%10,%11", "%12", "%13")
 TENDON_WGMMA(8, "64", 0, "%32,%33,%34,%35", "%36", "%37")
 TENDON_WGMMA(8, "64", 1, "%32,%33,%34,%35", "%36", "%37")
+TENDON_WGMMA(16, "128", 0, "%64,%65,%66,%67", "%68", "%69")
 TENDON_WGMMA(32, "256", 1, "%128,%129,%130,%131", "%132", "%133")
 #undef TENDON_WGMMA
 // clang-format on
