@@ -2,8 +2,9 @@
 # Installs what tendon needs from the distribution's packages. Safe to repeat: does nothing when all is present.
 #
 #   scripts/setup.sh                  compiler, build tools, libraries, test libraries
-#   scripts/setup.sh --dev            these, clang-format, clang-tidy, clang with libFuzzer, Chromium for a test, and for
-#                                     AMD cards clang 22 and AMD's runtime library (which finds no card where there is none)
+#   scripts/setup.sh --dev            these, clang-format, clang-tidy, clang with libFuzzer, Chromium for a test, for
+#                                     AMD cards clang 22 and AMD's runtime library (which finds no card where there is none),
+#                                     and Python environments of the released openpi client (scripts/openpi_clients.sh)
 #   scripts/setup.sh --runtime-only   only the shared libraries that a built `tendon` loads
 #   scripts/setup.sh --list           print the packages and stop
 #
@@ -48,6 +49,7 @@ clang-tools-22       1:22.1.8-1~deb12u1   tool
 lld-22               1:22.1.8-1~deb12u1   tool
 llvm-22              1:22.1.8-1~deb12u1   tool
 libamdhip64-5        5.2.3-8              library
+python3-venv         3.11.2-1+b1          tool
 '
 runtime_packages='
 libgomp1             12.2.0-14+deb12u1    tool
@@ -62,9 +64,13 @@ zlib1g               1:1.2.13.dfsg-1      library
 
 packages=$build_packages
 list_only=0
+developer=0
 for argument in "$@"; do
   case $argument in
-    --dev) packages=$build_packages$dev_packages ;;
+    --dev)
+      packages=$build_packages$dev_packages
+      developer=1
+      ;;
     --runtime-only) packages=$runtime_packages ;;
     --list) list_only=1 ;;
     -h | --help)
@@ -126,7 +132,14 @@ for name in "${names[@]}"; do
     say "warning: $name ${installed[$name]} is installed; tendon is tested with ${pinned[$name]}"
   fi
 done
-((${#missing[@]})) || exit 0
+# What is not a package of the distribution. Status 77: no package index here, which the script has said.
+finish() {
+  if ((developer)); then scripts/openpi_clients.sh || (($? == 77)); fi
+}
+if ((${#missing[@]} == 0)); then
+  finish
+  exit 0
+fi
 
 as_root=()
 if ((EUID != 0)); then
@@ -169,4 +182,5 @@ if ((${#unavailable[@]})); then
   exit 1
 fi
 apt install -y --no-install-recommends "${wanted[@]}"
+finish
 say "setup done"
