@@ -1,4 +1,5 @@
-// The released openpi client (openpi/robots.py, run by an environment of openpi/environments.txt) against `tendon serve`.
+// The released openpi client (openpi/robots.py, run by an environment of openpi/environments.txt) against `tendon
+// serve`.
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -77,9 +78,14 @@ class Server {
   }
 
   nlohmann::json facts() const {
-    return {{"port", process_->port()}, {"preset", preset_.name}, {"horizon", preset_.horizon},
-            {"mean", mean_},            {"std", std_},            {"bias", bias_},
-            {"image_size", 28},         {"api_key", kKey}};
+    return {{"port", process_->port()},
+            {"preset", preset_.name},
+            {"horizon", preset_.horizon},
+            {"mean", mean_},
+            {"std", std_},
+            {"bias", bias_},
+            {"image_size", 28},
+            {"api_key", kKey}};
   }
   void stop() {
     EXPECT_EQ(process_->stop(SIGTERM), 0) << process_->err();
@@ -101,16 +107,17 @@ TEST(OpenpiClient, DrivesRobots) {
   const TempDir temp;
   nlohmann::json facts;
   std::vector<std::unique_ptr<Server>> servers;
-  for (const Case& wanted : {Case{"droid", "pi0_droid_jointpos_polaris", true, {}},
-                             Case{"keyed", "pi0_droid_jointpos_polaris", true, {}},
-                             Case{"aloha", "pi0_aloha", true, {"--default-prompt", "fold the towel"}},
-                             Case{"whole", "pi0_droid", false, {}}}) {
+  for (const Case& wanted :
+       {Case{"droid", "pi0_droid_jointpos_polaris", true, {}}, Case{"keyed", "pi0_droid_jointpos_polaris", true, {}},
+        Case{"aloha", "pi0_aloha", true, {"--default-prompt", "fold the towel"}},
+        Case{"whole", "pi0_droid", false, {}}}) {
     servers.push_back(std::make_unique<Server>(wanted));
     facts[wanted.name] = servers.back()->facts();
   }
   write_text(temp.path() / "cases.json", facts.dump());
-  const std::string command = "NO_PROXY=127.0.0.1 OPENBLAS_NUM_THREADS=1 '" + std::string(python) + "' -B " TENDON_SOURCE_DIR
-                              "/tests/wire/openpi/robots.py " + (temp.path() / "cases.json").string();
+  const std::string command = "NO_PROXY=127.0.0.1 OPENBLAS_NUM_THREADS=1 '" + std::string(python) +
+                              "' -B " TENDON_SOURCE_DIR "/tests/wire/openpi/robots.py " +
+                              (temp.path() / "cases.json").string();
   EXPECT_EQ(std::system(command.c_str()), 0);
   for (const auto& server : servers) server->stop();
 }
