@@ -35,12 +35,14 @@ std::vector<CardData> read_table() {
   while (std::getline(lines, line)) {
     if (line.empty()) continue;
     const std::vector<std::string> f = fields(line);
-    TENDON_CHECK(f.size() == 6, "tuning/cards.csv: '{}' has {} fields", line, f.size());
+    TENDON_CHECK(f.size() == 8, "tuning/cards.csv: '{}' has {} fields", line, f.size());
     cards.push_back({.name = f[0],
                      .device = f[1],
                      .stated = {.bf16_flops_per_s = std::stod(f[2]) * 1e12, .read_bytes_per_s = std::stod(f[3]) * 1e9},
                      .memory_gb = std::stod(f[4]),
                      .note = f[5],
+                     .source = f[6],
+                     .checked = f[7],
                      .measured = card_limits(f[1])});
   }
   return cards;

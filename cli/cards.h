@@ -15,6 +15,8 @@ struct CardData {
   DeviceLimits stated;  // dense bf16 with sums in f32, and memory, by the vendor's sheet
   double memory_gb = 0;
   std::string note;
+  std::string source;     // the vendor's document
+  std::string checked;    // "vendor": read there; "quoted": others quote it; "derived": worked out from what it states
   DeviceLimits measured;  // zeros: by nobody here
 };
 

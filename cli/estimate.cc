@@ -39,6 +39,7 @@ void estimate(const std::string& name, const ModelOptions& model, const Workload
     fmt::print("{} ({}): {:.0f} TFLOP/s bf16, {:.0f} GB/s, {:.0f} GB by the vendor's sheet{}{}\n", card.name,
                card.device, card.stated.bf16_flops_per_s * 1e-12, card.stated.read_bytes_per_s * 1e-9, card.memory_gb,
                card.note.empty() ? "" : "; ", card.note);
+    fmt::print("source: {} ({})\n", card.source, card.checked);
     fmt::print("attainable: {:.0f} TFLOP/s, {:.0f} GB/s, {}\n", hoped.bf16_flops_per_s * 1e-12,
                hoped.read_bytes_per_s * 1e-9, measured ? "measured" : "by the shares that an H100 attains of its own");
     fmt::print("\n{:<10} {:>8} {:>12} {:>14} {:>12} {:>14}\n", "stage", "TFLOP", "weights GB", "bound by", "sheet ms",
@@ -69,6 +70,8 @@ void estimate(const std::string& name, const ModelOptions& model, const Workload
        {"card", card.name},
        {"device", card.device},
        {"note", card.note},
+       {"source", card.source},
+       {"checked", card.checked},
        {"measured_limits", measured},
        {"stated",
         {{"bf16_tflop_per_s", card.stated.bf16_flops_per_s * 1e-12},

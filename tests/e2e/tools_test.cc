@@ -114,6 +114,8 @@ TEST(Estimate, KnowsTheCardsOfTheTable) {
     EXPECT_EQ(card["measured_limits"], limits_are_measured) << name;
     EXPECT_GT(card["attainable_ms"], card["sheet_ms"]) << name;
     EXPECT_GT(card["sheet_ms"], 0) << name;
+    EXPECT_NE(card["source"], "") << name;
+    EXPECT_THAT(card["checked"], testing::AnyOf("vendor", "quoted", "derived")) << name;
   }
 }
 
