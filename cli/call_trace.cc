@@ -14,9 +14,10 @@ using trace::Argument;
 using trace::ChromeWriter;
 using Kind = DeviceActivity::Kind;
 
-constexpr int kHost = 1, kDevice = 2;                                   // processes
-constexpr int kPhaseRow = 1, kApiRow = 2;                               // threads of the host
-constexpr int kStageRow = 1, kOpRow = 2, kCopyRow = 3, kKernelRow = 4;  // of the device; more kernel rows follow
+constexpr int kHost = 1, kDevice = 2;  // processes
+// Threads; none has its process's number, as viewers put that one first.
+constexpr int kPhaseRow = 11, kApiRow = 12;                                 // of the host
+constexpr int kStageRow = 11, kOpRow = 12, kCopyRow = 13, kKernelRow = 14;  // of the device; more kernel rows follow
 
 // "denoise.3" of "denoise.3.17", "prefix" of "prefix.4", "denoise" of "denoise.state".
 std::string stage_of(const Op& op) {

@@ -263,11 +263,14 @@ class Tracing {
   }
 
   void print() const {
-    fmt::print("{}: {} operations, {} kernels and copies; call {:.3f} ms, untraced {:.3f} ms\n", options_.out,
-               engine_.plan().ops().size(), call_.activities.size(), traced_ms_, untraced_ms_);
+    const auto more = [](double traced, double untraced) { return 100 * (traced / untraced - 1); };
+    fmt::print("{}: {} operations, {} kernels and copies; call {:.3f} ms, untraced {:.3f} ms ({:+.1f} %)\n",
+               options_.out, engine_.plan().ops().size(), call_.activities.size(), traced_ms_, untraced_ms_,
+               more(traced_ms_, untraced_ms_));
     if (untraced_device_ms_ && !call_.activities.empty()) {
-      fmt::print("on the device {:.3f} ms from the first copy to the last, untraced {:.3f} ms\n",
-                 device_span_us() * 1e-3, *untraced_device_ms_);
+      const double device_ms = device_span_us() * 1e-3;
+      fmt::print("on the device {:.3f} ms from the first copy to the last, untraced {:.3f} ms ({:+.1f} %)\n", device_ms,
+                 *untraced_device_ms_, more(device_ms, *untraced_device_ms_));
     }
     fmt::print("kernels: {}\n", kernels_from());
     fmt::print("Open it at https://ui.perfetto.dev, or see: tendon report {}\n", options_.out);

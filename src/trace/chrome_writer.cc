@@ -38,16 +38,19 @@ void ChromeWriter::facts(const std::vector<std::pair<std::string, std::string>>&
 }
 
 void ChromeWriter::name_process(int process, const std::string& name) {
-  event(text_of({{"ph", "M"}, {"name", "process_name"}, {"pid", process}, {"tid", 0}, {"args", {{"name", name}}}}));
+  describe("process", process, 0, name, process);
 }
 
 void ChromeWriter::name_thread(int process, int thread, const std::string& name) {
-  event(text_of({{"ph", "M"}, {"name", "thread_name"}, {"pid", process}, {"tid", thread}, {"args", {{"name", name}}}}));
-  event(text_of({{"ph", "M"},
-                 {"name", "thread_sort_index"},
-                 {"pid", process},
-                 {"tid", thread},
-                 {"args", {{"sort_index", thread}}}}));
+  describe("thread", process, thread, name, thread);
+}
+
+void ChromeWriter::describe(const std::string& what, int process, int thread, const std::string& name, int order) {
+  const auto metadata = [&](const char* kind, const Json& arguments) {
+    event(text_of({{"ph", "M"}, {"name", what + kind}, {"pid", process}, {"tid", thread}, {"args", arguments}}));
+  };
+  metadata("_name", {{"name", name}});
+  metadata("_sort_index", {{"sort_index", order}});
 }
 
 void ChromeWriter::add(const Span& span) {

@@ -28,8 +28,8 @@ class ChromeWriter {
 
   // What holds for the whole file. Before all else.
   void facts(const std::vector<std::pair<std::string, std::string>>& facts);
+  // Processes, and the threads of each, are shown in the order of their numbers.
   void name_process(int process, const std::string& name);
-  // Threads are shown in the order of their numbers.
   void name_thread(int process, int thread, const std::string& name);
   // Spans of one thread must lie apart or within each other.
   void add(const Span& span);
@@ -39,6 +39,7 @@ class ChromeWriter {
   void finish();
 
  private:
+  void describe(const std::string& what, int process, int thread, const std::string& name, int order);
   void event(const std::string& json);
   void write(const std::string& text);
 

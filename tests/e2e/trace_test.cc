@@ -21,6 +21,7 @@ void expect_trace_events(const json& file) {
     SCOPED_TRACE(event.dump());
     ASSERT_TRUE(event["ph"].is_string() && event["name"].is_string());
     ASSERT_TRUE(event["pid"].is_number_integer() && event["tid"].is_number_integer());
+    EXPECT_NE(event["pid"], event["tid"]);  // Perfetto takes that thread for the main one and shows it first
     const std::string phase = event["ph"];
     ASSERT_THAT(phase, testing::AnyOf("X", "M", "C"));
     if (phase == "M") {
