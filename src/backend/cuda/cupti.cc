@@ -23,7 +23,8 @@ constexpr int kDeviceKinds[] = {kMemcpy, kMemset, kConcurrentKernel};
 constexpr int kCallKinds[] = {kDriver, kRuntime, kExternalCorrelation};
 constexpr int kCustomCorrelation = 3;  // CUPTI_EXTERNAL_CORRELATION_KIND_CUSTOM0
 constexpr int kDriverDomain = 1, kRuntimeDomain = 2;
-constexpr size_t kBufferBytes = size_t{4} << 20;
+constexpr int kZeroedBuffersAttribute = 5;
+constexpr size_t kBufferBytes = size_t{1} << 20;  // some 4000 kernels
 constexpr size_t kBufferAlignment = 8;
 constexpr size_t kBuffers = 4;
 
@@ -87,6 +88,7 @@ struct Library {
   int (*dropped)(void*, uint32_t, size_t*) = nullptr;
   int (*push)(int, uint64_t) = nullptr;
   int (*pop)(int, uint64_t*) = nullptr;
+  int (*set_attribute)(int, size_t*, void*) = nullptr;
   int (*set_callbacks)(void (*)(uint8_t**, size_t*, size_t*),
                        void (*)(void*, uint32_t, uint8_t*, size_t, size_t)) = nullptr;
   int (*error_text)(int, const char**) = nullptr;
@@ -118,6 +120,7 @@ std::string open(Library& library) {
   find(library.dropped, "cuptiActivityGetNumDroppedRecords");
   find(library.push, "cuptiActivityPushExternalCorrelationId");
   find(library.pop, "cuptiActivityPopExternalCorrelationId");
+  find(library.set_attribute, "cuptiActivitySetAttribute");
   find(library.set_callbacks, "cuptiActivityRegisterCallbacks");
   find(library.error_text, "cuptiGetResultString");
   find(library.function_name, "cuptiGetCallbackName");
@@ -135,19 +138,25 @@ struct Collected {
     uint64_t start_ns, end_ns;  // of the library's clock
   };
   std::vector<Timed> activities;
-  std::vector<uint8_t*> buffers;  // not with the library
+  std::vector<uint8_t*> buffers;  // not with the library, all bytes zero
   std::unordered_map<uint32_t, int64_t> op_of_correlation;
   void reserve();
 };
+
+// Null when there is no memory.
+uint8_t* make_buffer() {
+  auto* const buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
+  if (buffer != nullptr) std::memset(buffer, 0, kBufferBytes);
+  return buffer;
+}
 
 // Buffers made, and their pages touched, before what is traced runs.
 void Collected::reserve() {
   const std::lock_guard lock(mutex);
   buffers.reserve(kBuffers);
   while (buffers.size() < kBuffers) {
-    auto* const buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
+    uint8_t* const buffer = make_buffer();
     if (buffer == nullptr) return;
-    std::memset(buffer, 0, kBufferBytes);
     buffers.push_back(buffer);
   }
 }
@@ -203,7 +212,7 @@ void buffer_wanted(uint8_t** buffer, size_t* size, size_t* most_records) {
   Collected& c = collected();
   const std::lock_guard lock(c.mutex);
   if (c.buffers.empty()) {
-    *buffer = static_cast<uint8_t*>(std::aligned_alloc(kBufferAlignment, kBufferBytes));
+    *buffer = make_buffer();
   } else {
     *buffer = c.buffers.back();
     c.buffers.pop_back();
@@ -223,6 +232,7 @@ void buffer_filled(void* context, uint32_t stream, uint8_t* buffer, size_t, size
   } catch (const std::exception&) {  // no memory: the library cannot be told
     ++c.dropped;
   }
+  std::memset(buffer, 0, kBufferBytes);
   const std::lock_guard lock(c.mutex);
   if (c.buffers.size() < kBuffers) {
     c.buffers.push_back(buffer);  // never moves: reserve() made room
@@ -345,6 +355,10 @@ TracerOrReason make_cupti_tracer() {
     Library found;
     if (std::string reason = open(found); !reason.empty()) return {.reason = std::move(reason)};
     library = found;
+    // Buffers come zeroed; else the library zeroes each one at a launch. A library that refuses does so.
+    uint8_t zeroed = 1;
+    size_t bytes = sizeof(zeroed);
+    library.set_attribute(kZeroedBuffersAttribute, &bytes, &zeroed);
     const int status = library.set_callbacks(buffer_wanted, buffer_filled);
     if (status != 0) {
       const char* text = nullptr;
