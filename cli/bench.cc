@@ -98,6 +98,7 @@ Json json_of(const Report& r) {
       {"horizon", r.session.model.config.horizon},
       {"steps", r.engine().schedule().times.size()},
       {"batch", r.options.workload.batch},
+      {"caches", r.options.measure.cold ? "cold" : "warm"},
       {"calls", m.wall.count()},
       {"wall_ms", percentiles(m.wall)},
       {"device_ms", m.device ? percentiles(*m.device) : Json()},
@@ -214,10 +215,11 @@ void print(const Report& r) {
   fmt::print("{}: {} ({}){}{}{}{}\n", r.session.backend->name(), device.name, device.architecture,
              device.driver.empty() ? "" : ", driver ", device.driver, device.runtime.empty() ? "" : ", ",
              device.runtime);
-  fmt::print("{} {}, batch {}, {} views, {} prompt tokens (prefix {}), horizon {}, {} steps, {} calls\n",
+  fmt::print("{} {}, batch {}, {} views, {} prompt tokens (prefix {}), horizon {}, {} steps, {} calls{}\n",
              r.options.model.checkpoint, r.options.model.precision, r.options.workload.batch, r.options.workload.views,
              r.workload.prompt_tokens(), r.engine().bucket().prefix_rows, r.session.model.config.horizon,
-             r.engine().schedule().times.size(), m.wall.count());
+             r.engine().schedule().times.size(), m.wall.count(),
+             r.options.measure.cold ? ", caches emptied before each" : "");
   print_times("call", m.wall);
   if (m.device) print_times("device", *m.device);
   fmt::print("        {:.2f} Hz, first call {:.2f} ms\n", 1e3 / m.wall.percentile(50), m.first_call_ms);
@@ -288,8 +290,8 @@ Command add_bench(CLI::App& app) {
   app.add_flag("--cold", options->measure.cold, "empty the caches before each timed call");
   app.add_option(
          "--sweep", options->sweep.ranges,
-         "one table of all combinations of batch=, views=, horizon=, precision=, prompt-tokens=, steps=: batch=1,2,4 "
-         "views=1..3")
+         "one table of all combinations of batch=, views=, horizon=, precision=, prompt-tokens=, steps=, caches=: "
+         "batch=1,2,4 views=1..3 caches=warm,cold")
       ->expected(1, -1);
   app.add_option("--baseline", options->sweep.baseline,
                  "JSON of an earlier --sweep: exit code 1 when a row became slower");

@@ -5,6 +5,7 @@
 #include <fstream>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "base/check.h"
 #include "commands.h"
@@ -16,14 +17,14 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchema = 1;
+constexpr int kSchema = 2, kOldestReadSchema = 1;  // 1: `caches` stands once for the file
 constexpr size_t kMostValues = 1000;
 
 // Every value of every axis; an axis that was not swept has the one value of its option.
 struct Axes {
   std::vector<int64_t> batch, views, prompt_tokens;
   std::vector<std::optional<int64_t>> horizon, steps;
-  std::vector<std::string> precision;
+  std::vector<std::string> precision, caches;
 };
 
 int64_t number(const std::string& text, const std::string& range) {
@@ -53,13 +54,33 @@ std::vector<int64_t> numbers(const std::string& list, const std::string& range) 
   return values;
 }
 
-Axes axes_of(const SweepOptions& options, const ModelOptions& model, const WorkloadOptions& workload) {
+// "bf16,f32", each one of `known`.
+std::vector<std::string> words(const std::string& list, const std::string& range, const std::string& axis,
+                               const std::vector<std::string>& known) {
+  std::vector<std::string> values;
+  for (size_t begin = 0; begin <= list.size();) {
+    const size_t comma = std::min(list.find(',', begin), list.size());
+    values.push_back(list.substr(begin, comma - begin));
+    if (std::ranges::find(known, values.back()) == known.end()) {
+      throw_bad_use("--sweep {}: '{}' is nothing that {} can be ({})", range, values.back(), axis,
+                    fmt::join(known, ", "));
+    }
+    begin = comma + 1;
+  }
+  return values;
+}
+
+const char* caches_word(bool cold) { return cold ? "cold" : "warm"; }
+
+Axes axes_of(const SweepOptions& options, const ModelOptions& model, const WorkloadOptions& workload,
+             const MeasureOptions& measure) {
   Axes axes{.batch = {workload.batch},
             .views = {workload.views},
             .prompt_tokens = {workload.prompt_tokens},
             .horizon = {model.horizon},
             .steps = {model.steps},
-            .precision = {model.precision}};
+            .precision = {model.precision},
+            .caches = {caches_word(measure.cold)}};
   const auto within = [](const std::vector<int64_t>& values, int64_t most, const std::string& range) {
     for (const int64_t value : values) {
       if (value > most) throw_bad_use("--sweep {}: {} is more than {}", range, value, most);
@@ -71,15 +92,11 @@ Axes axes_of(const SweepOptions& options, const ModelOptions& model, const Workl
     const std::string axis = range.substr(0, equals);
     const std::string list = equals == std::string::npos ? "" : range.substr(equals + 1);
     if (axis == "precision") {
-      axes.precision.clear();
-      for (size_t begin = 0; begin <= list.size();) {
-        const size_t comma = std::min(list.find(',', begin), list.size());
-        axes.precision.push_back(list.substr(begin, comma - begin));
-        if (axes.precision.back() != "bf16" && axes.precision.back() != "f32") {
-          throw_bad_use("--sweep {}: '{}' is no precision (bf16, f32)", range, axes.precision.back());
-        }
-        begin = comma + 1;
-      }
+      axes.precision = words(list, range, axis, {"bf16", "f32"});
+      continue;
+    }
+    if (axis == "caches") {
+      axes.caches = words(list, range, axis, {"warm", "cold"});
       continue;
     }
     constexpr int64_t kAny = 4096;
@@ -94,8 +111,9 @@ Axes axes_of(const SweepOptions& options, const ModelOptions& model, const Workl
       values.clear();
       for (const int64_t value : within(numbers(list, range), kAny, range)) values.emplace_back(value);
     } else {
-      throw_bad_use("--sweep {}: there is no axis '{}' (batch, views, horizon, precision, prompt-tokens, steps)", range,
-                    axis);
+      throw_bad_use(
+          "--sweep {}: there is no axis '{}' (batch, views, horizon, precision, prompt-tokens, steps, caches)", range,
+          axis);
     }
   }
   return axes;
@@ -107,7 +125,7 @@ Json or_null(const std::optional<T>& value) {
 }
 
 Json row_of(const Session& session, const Workload& workload, const WorkloadOptions& options,
-            const std::string& precision, const Measured& m) {
+            const std::string& precision, const std::string& caches, const Measured& m) {
   const Engine& engine = *session.engine;
   const Floor floor = floor_of(engine.plan(), session.backend->info().limits, engine.options().precision);
   const double p50 = m.wall.percentile(50);
@@ -118,6 +136,7 @@ Json row_of(const Session& session, const Workload& workload, const WorkloadOpti
               {"batch", options.batch},
               {"views", options.views},
               {"prompt_tokens", workload.prompt_tokens()},
+              {"caches", caches},
               {"prefix_rows", engine.bucket().prefix_rows},
               {"calls", m.wall.count()},
               {"p50_ms", p50},
@@ -140,21 +159,22 @@ Json row_of(const Session& session, const Workload& workload, const WorkloadOpti
   return row;
 }
 
-// What must agree for two rows to be compared.
-std::string key_of(const Json& row) {
+// What must agree for two rows to be compared. `caches`: of rows that do not say it themselves.
+std::string key_of(const Json& row, const std::string& caches = "warm") {
   std::string key;
   for (const char* field : {"precision", "horizon", "steps", "batch", "views", "prompt_tokens"}) {
-    key += (key.empty() ? "" : " ") + std::string(field) + " " + row.at(field).dump();
+    key += std::string(field) + " " + row.at(field).dump() + " ";
   }
-  return key;
+  return key + "caches " + row.value("caches", caches);
 }
 
-void print_header(const Session& session, const MeasureOptions& measure) {
+void print_header(const Session& session) {
   const DeviceInfo device = session.backend->info();
-  fmt::print("{}: {} ({}), caches {}\n", session.backend->name(), device.name, device.architecture,
-             measure.cold ? "emptied before each call" : "warm");
-  fmt::print("{:>5} {:>7} {:>5} {:>5} {:>5} {:>6} {:>10} {:>19} {:>10} {:>9} {:>8} {:>8}\n", "prec", "horizon", "steps",
-             "batch", "views", "prompt", "p50 ms", "95 % of it", "p99 ms", "samples/s", "limit %", "J/call");
+  fmt::print("{}: {} ({}); caches cold: emptied before each call\n", session.backend->name(), device.name,
+             device.architecture);
+  fmt::print("{:>5} {:>7} {:>5} {:>5} {:>5} {:>6} {:>6} {:>10} {:>19} {:>10} {:>9} {:>8} {:>8}\n", "prec", "horizon",
+             "steps", "batch", "views", "prompt", "caches", "p50 ms", "95 % of it", "p99 ms", "samples/s", "limit %",
+             "J/call");
 }
 
 void print_row(const Json& row) {
@@ -162,11 +182,12 @@ void print_row(const Json& row) {
     return row[field].is_null() ? std::string("-") : fmt::format("{:.2f}", row[field].get<double>() * scale);
   };
   const double p50 = row["p50_ms"];
-  fmt::print("{:>5} {:>7} {:>5} {:>5} {:>5} {:>6} {:>10.3f} {:>9.3f}–{:<9.3f} {:>10.3f} {:>9.2f} {:>8} {:>8}{}\n",
+  fmt::print("{:>5} {:>7} {:>5} {:>5} {:>5} {:>6} {:>6} {:>10.3f} {:>9.3f}–{:<9.3f} {:>10.3f} {:>9.2f} {:>8} {:>8}{}\n",
              row["precision"].get<std::string>(), row["horizon"].get<int64_t>(), row["steps"].get<int64_t>(),
-             row["batch"].get<int64_t>(), row["views"].get<int64_t>(), row["prompt_tokens"].get<int64_t>(), p50,
-             row["p50_low_ms"].get<double>(), row["p50_high_ms"].get<double>(), row["p99_ms"].get<double>(),
-             row["samples_per_s"].get<double>(), optional("floor_ms", 100 / p50), optional("j_per_call", 1),
+             row["batch"].get<int64_t>(), row["views"].get<int64_t>(), row["prompt_tokens"].get<int64_t>(),
+             row["caches"].get<std::string>(), p50, row["p50_low_ms"].get<double>(), row["p50_high_ms"].get<double>(),
+             row["p99_ms"].get<double>(), row["samples_per_s"].get<double>(), optional("floor_ms", 100 / p50),
+             optional("j_per_call", 1),
              row["slowed_by"].is_string() && !row["slowed_by"].get<std::string>().empty()
                  ? "  SLOWED BY " + row["slowed_by"].get<std::string>()
                  : "");
@@ -180,9 +201,9 @@ Json read_baseline(const std::string& path) {
   if (json.is_discarded() || !json.is_object() || json.value("kind", "") != "sweep" || !json.contains("rows")) {
     throw_bad_input("The baseline '{}' is no JSON that tendon bench --sweep wrote.", path);
   }
-  if (json.value("schema", 0) != kSchema) {
-    throw_bad_input("The baseline '{}' has schema {}, this program writes {}: measure it again.", path,
-                    json.value("schema", 0), kSchema);
+  if (const int schema = json.value("schema", 0); schema < kOldestReadSchema || schema > kSchema) {
+    throw_bad_input("The baseline '{}' has schema {}, this program writes {}: measure it again.", path, schema,
+                    kSchema);
   }
   return json;
 }
@@ -193,7 +214,7 @@ bool compare(Json& rows, const Json& baseline, const SweepOptions& options, bool
   size_t compared = 0;
   for (Json& row : rows) {
     for (const Json& old : baseline["rows"]) {
-      if (key_of(old) != key_of(row)) continue;
+      if (key_of(old, baseline.value("caches", "warm")) != key_of(row)) continue;
       const double before = old.at("p50_ms");
       const double ratio = row["p50_ms"].get<double>() / before;
       const bool apart = row["p50_low_ms"].get<double>() > old.at("p50_high_ms").get<double>();
@@ -217,7 +238,7 @@ bool compare(Json& rows, const Json& baseline, const SweepOptions& options, bool
 
 int sweep(const SweepOptions& options, const ModelOptions& model, const WorkloadOptions& workload,
           const MeasureOptions& measure_options, const std::string& json) {
-  const Axes axes = axes_of(options, model, workload);
+  const Axes axes = axes_of(options, model, workload, measure_options);
   const Json baseline = options.baseline.empty() ? Json() : read_baseline(options.baseline);
   const bool print = json != "-";
   Json rows = Json::array();
@@ -232,16 +253,20 @@ int sweep(const SweepOptions& options, const ModelOptions& model, const Workload
         const Session session = open_session(one);
         if (rows.empty()) {
           device = describe_device(*session.backend);
-          if (print) print_header(session, measure_options);
+          if (print) print_header(session);
         }
         for (const int64_t batch : axes.batch) {
           for (const int64_t views : axes.views) {
             for (const int64_t tokens : axes.prompt_tokens) {
               const WorkloadOptions shape{.views = views, .prompt_tokens = tokens, .batch = batch};
               const Workload inputs(session.model.config, shape);
-              const Measured measured = measure(*session.engine, inputs, measure_options);
-              rows.push_back(row_of(session, inputs, shape, precision, measured));
-              if (print) print_row(rows.back());
+              for (const std::string& caches : axes.caches) {
+                MeasureOptions how = measure_options;
+                how.cold = caches == "cold";
+                const Measured measured = measure(*session.engine, inputs, how);
+                rows.push_back(row_of(session, inputs, shape, precision, caches, measured));
+                if (print) print_row(rows.back());
+              }
             }
           }
         }
@@ -261,7 +286,6 @@ int sweep(const SweepOptions& options, const ModelOptions& model, const Workload
                 {"commit", TENDON_COMMIT},
                 {"device", device},
                 {"checkpoint", model.checkpoint},
-                {"caches", measure_options.cold ? "cold" : "warm"},
                 {"tolerance_percent", options.tolerance_percent},
                 {"rows", rows}},
                json);

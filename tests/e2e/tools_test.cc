@@ -138,7 +138,7 @@ Args swept(const Args& ranges) {
 TEST(Sweep, MeasuresEveryCombination) {
   const json result = run_json(kSweep);
   EXPECT_EQ(result["kind"], "sweep");
-  EXPECT_EQ(result["schema"], 1);
+  EXPECT_EQ(result["schema"], 2);
   ASSERT_EQ(result["rows"].size(), 6U);
   std::vector<std::pair<int, int>> shapes;
   for (const json& row : result["rows"]) {
@@ -157,7 +157,13 @@ TEST(Sweep, MeasuresEveryCombination) {
   const Result text = tendon({"bench", "--checkpoint", "synthetic:pi05-tiny", "--iters", "2", "--steps", "1", "--cold",
                               "--sweep", "precision=bf16,f32"});
   EXPECT_EQ(text.code, 0) << text.err;
-  EXPECT_THAT(text.out, testing::AllOf(HasSubstr("bf16"), HasSubstr("f32"), HasSubstr("emptied before each call")));
+  EXPECT_THAT(text.out, testing::AllOf(HasSubstr("bf16"), HasSubstr("f32"), HasSubstr(" cold ")));
+  EXPECT_THAT(text.out, testing::Not(HasSubstr(" warm ")));
+  const json both = run_json({"bench", "--checkpoint", "synthetic:pi05-tiny", "--iters", "2", "--steps", "1", "--json",
+                              "-", "--sweep", "caches=warm,cold"});
+  ASSERT_EQ(both["rows"].size(), 2U);
+  EXPECT_EQ(both["rows"][0]["caches"], "warm");
+  EXPECT_EQ(both["rows"][1]["caches"], "cold");
 }
 
 TEST(Sweep, PassesOrFailsAgainstABaseline) {
@@ -187,6 +193,16 @@ TEST(Sweep, PassesOrFailsAgainstABaseline) {
     args.insert(args.end(), {"--baseline", file});
     expect_refused(args, 3, {file, part});
   };
+  // A baseline whose rows do not say their caches: the file does.
+  for (json& row : baseline["rows"]) row.erase("caches");
+  baseline["schema"] = 1;
+  baseline["caches"] = "cold";
+  const Result none = against(1);
+  EXPECT_EQ(none.code, 3) << none.out;
+  EXPECT_THAT(none.err, HasSubstr("none of the rows"));
+  baseline["caches"] = "warm";
+  EXPECT_EQ(against(1000).code, 0);
+
   refused("{}", "no JSON that tendon bench --sweep wrote");
   refused(R"({"kind": "sweep", "schema": 99, "rows": []})", "schema 99");
   refused(R"({"kind": "sweep", "schema": 1, "rows": []})", "none of the rows");
@@ -202,6 +218,7 @@ TEST(Sweep, RefusesRangesThatMakeNoSense) {
                                                                                     {"batch", "''"},
                                                                                     {"horizon=x", "'x'"},
                                                                                     {"precision=fp8", "fp8"},
+                                                                                    {"caches=hot", "hot"},
                                                                                     {"colour=1", "colour"}}) {
     expect_refused(swept({range}), 2, {range, part});
   }
