@@ -4,6 +4,7 @@
 // range of keys; products run on tensor cores (attention_mma.cuh, attention_mfma.cuh), the softmax is the running one
 // in f32. Few rows (the action expert) are spread over the card by splitting the keys; a second kernel joins the parts.
 // Head widths up to 256. f32 inputs take a plain kernel, one wave a query row: the checking path.
+#include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/device/prelude.cuh"
 #include "backend/gpu/kernels.h"
 #include "backend/gpu/tiles.cuh"
@@ -83,11 +84,9 @@ TENDON_KERNEL void attention_plain_kernel(Args a) {
 }
 
 bool takes_tensor_cores(const Attention& a) {
-  const auto aligned = [](const Tensor& t) {
-    return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
-  };
   const int64_t width = a.q.cols() / a.heads;
-  return width % 8 == 0 && width <= 256 && aligned(a.q) && aligned(a.k) && aligned(a.v) && aligned(a.out);
+  return width % 8 == 0 && width <= 256 && aligned_rows(a.q) && aligned_rows(a.k) && aligned_rows(a.v) &&
+         aligned_rows(a.out);
 }
 
 int64_t group_rows(const Attention& a) { return a.q.shape[1] * (a.heads / a.kv_heads); }

@@ -7,6 +7,7 @@
 // come after. Each wave takes 16 keys of the block, with a maximum of its own; the waves' probabilities meet in shared
 // memory and each wave sums 32 columns of v over all of them. Every block then sends column group r to block r, which
 // joins the eight parts and stores. f32 sums and softmax, fixed order: repeats give the same bytes.
+#include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/device/cluster.cuh"
 #include "backend/gpu/device/mma.cuh"
 #include "backend/gpu/device/prelude.cuh"
@@ -244,13 +245,11 @@ void launch_tiles(const Args& args, int64_t rows, unsigned groups, Stream stream
 }  // namespace
 
 bool takes_attention_cluster(const Attention& a) {
-  const auto aligned = [](const Tensor& t) {
-    return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
-  };
   const int64_t rows = a.q.shape[1] * (a.heads / a.kv_heads);
   return has_clusters() && a.extra_keys > 0 && a.key_len.defined() && !a.key_mask.defined() &&
          a.q.cols() == a.heads * kWidth && a.k.shape[1] <= kCluster * kKeys && rows <= 1024 && a.q.elements() > 0 &&
-         aligned(a.q) && aligned(a.k) && aligned(a.v) && aligned(a.out) && a.k.row_stride == a.v.row_stride;
+         aligned_rows(a.q) && aligned_rows(a.k) && aligned_rows(a.v) && aligned_rows(a.out) &&
+         a.k.row_stride == a.v.row_stride;
 }
 
 void launch_attention_cluster(const Attention& a, Stream stream) {

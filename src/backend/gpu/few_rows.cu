@@ -171,9 +171,7 @@ FewRowsInput input_of(const Tensor& x, const NormParams& norm) {
           .eps = norm.eps};
 }
 
-bool few(const Tensor& x) {
-  return x.rows() > 0 && x.rows() <= kFewRowsMax && x.cols() % 8 == 0 && few_rows_aligned(x);
-}
+bool few(const Tensor& x) { return x.rows() > 0 && x.rows() <= kFewRowsMax && rows_of_octets(x); }
 
 // One group of waves for up to 16 rows; two, with blocks twice as wide, for more where the outputs divide.
 template <template <FewRowsNorm, int> class Job, class Run>
@@ -190,7 +188,7 @@ void with_job(bool adaptive, bool wide, const Run& run) {
 bool takes_few_rows(const NormQkvRope& a) {
   const int64_t width = a.table.cols();
   const auto fits = [&](const Tensor& w) {
-    return !w.defined() || (is_constant(w) && few_rows_aligned(w) && w.contiguous() && w.rows() % 16 == 0);
+    return !w.defined() || (is_constant(w) && aligned_rows(w) && w.contiguous() && w.rows() % 16 == 0);
   };
   return few(a.x) && is_constant(a.norm) && a.x.cols() <= kNormDepth && width % 16 == 0 && fits(a.wq) && fits(a.wk) &&
          fits(a.wv) && (!a.q.defined() || a.q.dtype == DType::kBf16) && a.k_cache.dtype == DType::kBf16 &&
@@ -217,7 +215,7 @@ void launch_few_rows_norm_qkv_rope(const NormQkvRope& a, Stream stream) {
 
 bool takes_few_rows(const NormGateUpGelu& a) {
   return few(a.x) && is_constant(a.norm) && is_constant(a.w_gate) && is_constant(a.w_up) && a.x.cols() <= kNormDepth &&
-         a.w_gate.rows() % 16 == 0 && few_rows_aligned(a.w_gate) && few_rows_aligned(a.w_up) && a.w_gate.contiguous() &&
+         a.w_gate.rows() % 16 == 0 && aligned_rows(a.w_gate) && aligned_rows(a.w_up) && a.w_gate.contiguous() &&
          a.w_up.contiguous() && a.out.dtype == DType::kBf16;
 }
 
@@ -233,7 +231,7 @@ void launch_few_rows_norm_gate_up_gelu(const NormGateUpGelu& a, Stream stream) {
 
 bool takes_few_rows(const LinearResidual& a) {
   return few(a.x) && (a.x.rows() <= 16 || a.gate.defined()) && is_constant(a.gate) && is_constant(a.bias) &&
-         is_constant(a.w) && a.w.rows() % 8 == 0 && few_rows_aligned(a.w) && a.residual.dtype == DType::kBf16 &&
+         is_constant(a.w) && a.w.rows() % 8 == 0 && aligned_rows(a.w) && a.residual.dtype == DType::kBf16 &&
          a.out.dtype == DType::kBf16;
 }
 

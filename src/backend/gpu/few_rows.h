@@ -1,8 +1,7 @@
 // What the kernels for few rows ask of their tensors.
 #pragma once
 
-#include <cstdint>
-
+#include "backend/gpu/aligned_rows.h"
 #include "ops/ops.h"
 
 namespace tendon::gpu {
@@ -13,9 +12,6 @@ constexpr int kFewRowsMax = 64;
 inline bool is_constant(const Tensor& t) { return t.value < 0; }
 inline bool is_constant(const NormParams& norm) {
   return is_constant(norm.gain) && is_constant(norm.scale) && is_constant(norm.shift);
-}
-inline bool few_rows_aligned(const Tensor& t) {
-  return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
 }
 
 }  // namespace tendon::gpu

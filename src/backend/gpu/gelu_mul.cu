@@ -1,4 +1,5 @@
 // gelu_mul: out = round(gelu_tanh(gate)) · up, inner rounding to gate's type.  gate, up, out (M, N) bf16 or f32.
+#include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/elementwise.cuh"
 #include "backend/gpu/kernels.h"
 
@@ -30,16 +31,11 @@ struct GeluProduct {
   }
 };
 
-bool takes_vectors(const Tensor& t) {
-  return t.dtype == DType::kBf16 && t.cols() % 8 == 0 && t.row_stride % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
-}
-
 }  // namespace
 
 void launch_gelu_mul(const GeluMul& a, Stream stream) {
   if (a.out.elements() == 0) return;
-  if (takes_vectors(a.gate) && takes_vectors(a.up) && takes_vectors(a.out) && a.out.rows() <= 65535) {
+  if (rows_of_octets(a.gate) && rows_of_octets(a.up) && rows_of_octets(a.out) && a.out.rows() <= 65535) {
     constexpr int kThreads = 256;
     const dim3 grid(static_cast<unsigned>(ceil_div(a.out.cols(), 8 * kThreads)), static_cast<unsigned>(a.out.rows()));
     launch<gelu_mul_kernel>({.grid = grid, .block = kThreads, .stream = stream, .overlaps = true}, a.gate.as<Bf16>(),

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/gemm_plain.cuh"
 #include "backend/gpu/gpu_rt.h"
 #include "backend/gpu/tiles.cuh"
@@ -69,8 +70,7 @@ struct TileList {
 };
 
 bool tensor_core_operand(const Tensor& t) {  // within a tile, offsets have 32 bits
-  return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && t.row_stride < (1 << 23) &&
-         reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  return aligned_rows(t) && t.row_stride < (1 << 23);
 }
 bool takes_tensor_cores(const Product& p) {
   return tensor_core_operand(p.x) && tensor_core_operand(p.w) && (!p.up.defined() || tensor_core_operand(p.up)) &&
@@ -79,7 +79,7 @@ bool takes_tensor_cores(const Product& p) {
 
 bool vector_operand(const Tensor& t) {
   const int64_t columns = 16 / static_cast<int64_t>(dtype_bytes(t.dtype));
-  return t.row_stride % columns == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
+  return t.row_stride % columns == 0 && is_aligned(t.data);
 }
 
 int64_t parts_pitch(const Product& p) { return ceil_div(p.out.cols(), 8) * 8 * (p.up.defined() ? 2 : 1); }

@@ -4,6 +4,7 @@
 //   ada_rms_norm: x / sqrt(mean(x²) + eps) · (1 + scale) + shift
 // x, out (M, W) bf16 or f32; vectors (W) f32. A row is read once and kept in registers (W ≤ 8192): eight neighbouring
 // values a thread where rows are bf16 and aligned, else every 256th.
+#include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/device/prelude.cuh"
 #include "backend/gpu/kernels.h"
 
@@ -111,16 +112,12 @@ TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const flo
   store_vec(out + blockIdx.x * out_stride + col, result);
 }
 
-bool takes_octets(const Tensor& t) {
-  return t.dtype == DType::kBf16 && t.cols() % 8 == 0 && t.cols() <= kMaxOctets * 8 && t.row_stride % 8 == 0 &&
-         reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
-}
-bool is_aligned(const Tensor& vector) { return reinterpret_cast<uintptr_t>(vector.data) % 16 == 0; }
+bool takes_octets(const Tensor& t) { return rows_of_octets(t) && t.cols() <= kMaxOctets * 8; }
 
 template <Norm kNorm>
 void launch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out, float eps, Stream stream) {
   if (x.elements() == 0) return;
-  if (takes_octets(x) && takes_octets(out) && is_aligned(gain) && is_aligned(bias)) {
+  if (takes_octets(x) && takes_octets(out) && is_aligned(gain.data) && is_aligned(bias.data)) {
     const auto threads = static_cast<unsigned>(ceil_div(x.cols(), 8 * kWarpSize) * kWarpSize);
     launch<norm_octets_kernel<kNorm>>(
         {.grid = dim3(static_cast<unsigned>(x.rows())), .block = dim3(threads), .stream = stream, .overlaps = true},

@@ -1,6 +1,7 @@
 // rope: rotates the halves of each head by the row's angles.  x, out (M, heads·D), positions (M) i32,
 // table (positions, D) f32 = [cos | sin]; f32 arithmetic, one rounding.
 // rope_cache does it for a fused product (M, q | k | v) and sends k and v to their cache rows.
+#include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/device/prelude.cuh"
 #include "backend/gpu/kernels.h"
 
@@ -102,11 +103,6 @@ TENDON_KERNEL void rope_cache_octets_kernel(const Bf16* qkv, int64_t stride, con
   store_vec(to + half, high);
 }
 
-bool takes_octets(const Tensor& t) {
-  return !t.defined() || (t.dtype == DType::kBf16 && t.cols() % 8 == 0 && t.row_stride % 8 == 0 &&
-                          reinterpret_cast<uintptr_t>(t.data) % 16 == 0);
-}
-
 }  // namespace
 
 void launch_rope(const Rope& a, Stream stream) {
@@ -127,8 +123,8 @@ void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream) {
     return w.defined() ? static_cast<int>(w.rows() / columns) : 0;
   };
   const int threads = items(a.wq, 16) + items(a.wk, 16) + items(a.wv, 8);
-  if (takes_octets(qkv) && takes_octets(a.q) && takes_octets(a.k_cache) && takes_octets(a.v_cache) && half % 8 == 0 &&
-      threads <= 1024 && reinterpret_cast<uintptr_t>(a.table.data) % 16 == 0) {
+  if (rows_of_octets(qkv) && (!a.q.defined() || rows_of_octets(a.q)) && rows_of_octets(a.k_cache) &&
+      rows_of_octets(a.v_cache) && half % 8 == 0 && threads <= 1024 && is_aligned(a.table.data)) {
     launch<rope_cache_octets_kernel>({.grid = dim3(static_cast<unsigned>(qkv.rows())),
                                       .block = dim3(static_cast<unsigned>(ceil_div(threads, kWarpSize) * kWarpSize)),
                                       .stream = stream,

@@ -5,6 +5,7 @@
 
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/hopper/tensor_maps.h"
+#include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/kernels.h"
 #include "base/check.h"
 
@@ -21,8 +22,7 @@ int64_t group_of(const Attention& a) { return a.heads / a.kv_heads; }
 bool fits_copies(const Attention& a) {
   constexpr int64_t kMost = int64_t{1} << 30;  // coordinates have 32 bits
   const auto fits = [](const Tensor& t) {
-    return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && t.row_stride < kMost && t.value_offset % 8 == 0 &&
-           reinterpret_cast<uintptr_t>(t.data) % 16 == 0 && t.rows() > 0 && t.rows() < kMost;
+    return aligned_rows(t) && t.row_stride < kMost && t.value_offset % 8 == 0 && t.rows() > 0 && t.rows() < kMost;
   };
   return fits(a.q) && fits(a.k) && fits(a.v) && fits(a.out) && a.scale > 0;
 }

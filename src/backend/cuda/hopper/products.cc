@@ -8,6 +8,7 @@
 #include "backend/cuda/cuda_runtime.h"
 #include "backend/cuda/hopper/tensor_maps.h"
 #include "backend/cuda/hopper/tiles.h"
+#include "backend/gpu/aligned_rows.h"
 #include "base/check.h"
 
 namespace tendon::gpu::hopper {
@@ -15,9 +16,6 @@ namespace {
 
 int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-bool aligned_rows(const Tensor& t) {
-  return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 16 == 0;
-}
 // Not written by an operation of the plan: copied before the kernels in front have ended.
 bool constant(const Tensor& t) { return t.value < 0; }
 
