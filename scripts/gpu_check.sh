@@ -155,8 +155,8 @@ fi
 
 if wanted ops; then
   step ops 150 "$op_check" test --backend "$backend" --verbose
-  step ops_slow 60 "$op_check" test --backend "$backend" --slow --verbose
-  step ops_bench 60 "$op_check" bench --backend "$backend" --seconds 0.05 --json "$out/log/ops_bench.json"
+  step ops_slow 180 "$op_check" test --backend "$backend" --slow --verbose
+  step ops_bench 120 "$op_check" bench --backend "$backend" --seconds 0.05 --json "$out/log/ops_bench.json"
 fi
 
 if wanted sanitizer; then
@@ -166,10 +166,16 @@ if wanted sanitizer; then
   if [[ -z $sanitizer ]]; then
     skip sanitizer 'there is no compute-sanitizer'
   else
-    # Every case for memcheck; racecheck takes the small ones, as it follows each access to shared memory.
-    # (One case asks for more memory than there is: that call's error is wanted.)
-    step memcheck_ops_all 150 "$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9 \
-      "$op_check" test --backend "$backend"
+    # Every case but the slow ones for memcheck, and of those a sample; racecheck takes the small ones, as it follows each
+    # access to shared memory. (One case asks for more memory than there is: that call's error is wanted.)
+    memcheck=("$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9)
+    step memcheck_ops_all 150 "${memcheck[@]}" "$op_check" test --backend "$backend"
+    step memcheck_ops_slow 200 "${memcheck[@]}" "$op_check" test --backend "$backend" --slow --every 5
+    # The persistent loops with one layer and one step.
+    for tool in memcheck racecheck synccheck; do
+      step "${tool}_loop_ops" 150 "$sanitizer" --tool "$tool" --error-exitcode 9 "$op_check" test --backend "$backend" --slow \
+        --filter denoise_loop.least
+    done
     for tool in memcheck racecheck; do
       checked=("$sanitizer" --tool "$tool" --error-exitcode 9)
       [[ $tool == memcheck ]] || step "${tool}_ops" 90 "${checked[@]}" "$op_check" test --backend "$backend" \
@@ -198,6 +204,14 @@ if wanted torch || wanted ceilings; then
       for one in $torch_workloads; do workloads+=(--workload "$one"); done
       step torch_pi0 200 "$python" bench/baselines/torch_pi0.py --iters 50 --budget-s 150 --json "$out/log/torch.json" \
         "${workloads[@]}"
+      # What tendon report finds in PyTorch's traces, beside events of the same call.
+      for mode in default eager; do
+        step "torch_trace_$mode" 90 "$python" bench/baselines/torch_pi0.py --mode "$mode" --profile "$out/log/torch_$mode.json"
+        step "torch_report_$mode" 30 "$tendon" report "$out/log/torch_$mode.json" --format json \
+          --out "$out/log/torch_${mode}_report.json"
+        step "torch_stages_$mode" 10 "$python" tools/compare_stages.py "$out/log/torch_${mode}_report.json" \
+          "$out/log/torch_$mode.json.events"
+      done
     fi
     if wanted ceilings; then step ceilings 60 "$python" bench/baselines/ceilings.py --json "$out/log/ceilings.json"; fi
   fi

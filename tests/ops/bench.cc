@@ -125,6 +125,11 @@ int run_bench(const CommandOptions& options) {
   const char* separator = "";
   for (const Case& test : all_cases()) {
     if (!test.bench || test.name.find(options.filter) == std::string::npos) continue;
+    const Op planned = as_planned(test);
+    if (test.timed_only && !backend->supports(planned)) {
+      fmt::print("{:<36} left out: composed here\n", test.name);
+      continue;
+    }
     std::vector<Value> values;
     std::deque<std::vector<std::byte>> bytes;
     std::vector<const std::vector<std::byte>*> contents;
@@ -157,7 +162,8 @@ int run_bench(const CommandOptions& options) {
     Prepared portable;
     if (portable_backend != nullptr && parts == 1 &&
         (backend->tune_target()->product_of(test.op) ||
-         backend->kernel_name(test.op) != portable_backend->kernel_name(test.op))) {
+         (portable_backend->supports(planned) &&
+          backend->kernel_name(planned) != portable_backend->kernel_name(planned)))) {
       portable = prepare(*portable_backend, test, values, contents);
       add(portable);
     }
@@ -187,7 +193,7 @@ int run_bench(const CommandOptions& options) {
     json += fmt::format(
         "{}\n  {{\"name\": \"{}\", \"kernel\": \"{}\", \"best_us\": {:.3f}, \"median_us\": {:.3f}, "
         "\"bytes\": {:.0f}, \"flops\": {:.0f}, \"limit_us\": {}, \"share_of_limit\": {}{}}}",
-        separator, test.name, parts == 1 ? backend->kernel_name(test.op) : std::string("composed"),
+        separator, test.name, parts == 1 ? backend->kernel_name(planned) : std::string("composed"),
         timings[0].best * 1e6, seconds * 1e6, work.bytes(), work.flops,
         limit ? fmt::format("{:.3f}", *limit * 1e6) : "null", limit ? fmt::format("{:.3f}", *limit / seconds) : "null",
         library_json);

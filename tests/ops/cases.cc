@@ -1,92 +1,13 @@
 #include "cases.h"
 
 #include <cmath>
-#include <limits>
 #include <tuple>
-#include <utility>
 
-#include <fmt/format.h>
+#include "denoise_cases.h"
+#include "maker.h"
 
 namespace tendon::op_check {
 namespace {
-
-constexpr DType kF32 = DType::kF32;
-constexpr DType kBf16 = DType::kBf16;
-constexpr DType kI32 = DType::kI32;
-constexpr DType kU8 = DType::kU8;
-const double kNaN = std::numeric_limits<double>::quiet_NaN();
-
-Fill normal(double scale = 1.0) {
-  return [scale](Random& random, int64_t) { return scale * random.normal(); };
-}
-Fill integers(int64_t begin, int64_t end) {
-  return [=](Random& random, int64_t) { return random.integer(begin, end); };
-}
-Fill listed(std::vector<double> values) {
-  return [values = std::move(values)](Random&, int64_t i) { return values[static_cast<size_t>(i)]; };
-}
-Fill counting(int64_t first) {
-  return [=](Random&, int64_t i) { return static_cast<double>(first + i); };
-}
-
-// Declares buffers and hands out tensors on them. With a margin, matrices are views into wider buffers.
-class Maker {
- public:
-  explicit Maker(int64_t margin = 0) : margin_(margin) {}
-
-  Tensor data(DType dtype, const Shape& shape, Fill fill) { return declare(dtype, shape, std::move(fill)); }
-  Tensor data(DType dtype, const Shape& shape, double scale = 1.0) { return declare(dtype, shape, normal(scale)); }
-  Tensor out(DType dtype, const Shape& shape) { return declare(dtype, shape, {}); }
-  // Without a margin even when the others have one: weights, vectors, indices.
-  Tensor plain(DType dtype, const Shape& shape, Fill fill) {
-    const int64_t margin = std::exchange(margin_, 0);
-    Tensor tensor = declare(dtype, shape, std::move(fill));
-    margin_ = margin;
-    return tensor;
-  }
-  Tensor weight(DType dtype, int64_t n, int64_t k) {
-    return plain(dtype, {n, k}, normal(1.0 / std::sqrt(static_cast<double>(k))));
-  }
-  Tensor vector(int64_t n, double scale = 0.5) { return plain(kF32, {n}, normal(scale)); }
-
-  template <class Args>
-  Case make(std::string name, Args args) {
-    Case made{.name = fmt::format("{}.{}", Args::kName, name), .buffers = buffers_, .op = {std::move(args), "test"}};
-    validate(made.op);
-    return made;
-  }
-
- private:
-  Tensor declare(DType dtype, const Shape& shape, Fill fill) {
-    const bool views = margin_ > 0 && shape.rank() >= 2;
-    Shape wide;
-    for (int axis = 0; axis + 1 < shape.rank(); ++axis) wide.push_back(shape[axis]);
-    wide.push_back(shape[-1] + (views ? 2 * margin_ + 3 : 0));
-    Tensor tensor(dtype, wide);
-    tensor.value = static_cast<int32_t>(buffers_.size());
-    buffers_.push_back({{fmt::format("buffer {}", buffers_.size()), dtype, wide, Value::Kind::kKept}, std::move(fill)});
-    return views ? tensor.col_range(margin_, shape[-1]) : tensor;
-  }
-
-  int64_t margin_;
-  std::vector<Buffer> buffers_;
-};
-
-const char* type_word(DType dtype) { return dtype == kBf16 ? "bf16" : "f32"; }
-
-class List {
- public:
-  // `bench`: also timed by `op_check bench`.
-  Case& add(Case made) {
-    cases_.push_back(std::move(made));
-    return cases_.back();
-  }
-  void add_bench(Case made) { add(std::move(made)).bench = true; }
-  std::vector<Case> take() { return std::move(cases_); }
-
- private:
-  std::vector<Case> cases_;
-};
 
 struct MatrixShape {
   const char* name;
@@ -753,6 +674,7 @@ std::vector<Case> all_cases() {
   add_elementwise(list);
   add_fused(list);
   add_products(list);
+  for (Case& loop : denoise_loop_cases()) list.add(std::move(loop));
   return list.take();
 }
 

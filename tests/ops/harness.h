@@ -34,6 +34,9 @@ Outcome run_case(Backend& backend, const Case& test, Tamper tamper = Tamper::kNo
 // Runs a case with wrong index data; passes when the status names the operation and holds `expected`.
 Outcome run_fault(Backend& backend, const Case& bad, const std::string& expected);
 
+// The operation as a plan asks for its kernels: what it only reads is constant, as weights are.
+Op as_planned(const Case& test);
+
 // The operations that the backend runs for this one: itself, or its composition; adds values to `recorder`.
 std::vector<Op> operations_for(const Backend* backend, const Op& op, std::vector<Value>& values);
 

@@ -13,6 +13,7 @@ namespace {
 
 constexpr const char* kHelp = R"(op_check test      [--slow] [--verbose]   every operation against the oracle
                    [--max-elements N]     only cases whose buffers hold so many in all
+                   [--every N]            of those, one in N: a sample
 op_check self-test [--verbose]            plants faults in results: all must be found
 op_check bench     [--seconds S] [--json FILE|-]   time of the real shapes, × the vendor library
                    [--cpu-time]           on a busy machine: CPU time / threads (set OMP_WAIT_POLICY=passive)
@@ -55,6 +56,9 @@ int run(int argc, char** argv) {
       options.seconds = std::atof(value());
     } else if (word == "--max-elements") {
       options.max_elements = std::atoll(value());
+    } else if (word == "--every") {
+      options.every = std::atoll(value());
+      if (options.every < 1) tendon::throw_bad_use("--every: {} is no number from 1", options.every);
     } else if (word == "--json") {
       options.json_path = value();
     } else if (word == "--cpu-time") {

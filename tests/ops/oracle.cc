@@ -50,6 +50,7 @@ class Matrix {
   }
   double value(int64_t row, int64_t col) const { return buffer_->number(index(row, col)); }
   int64_t integer(int64_t i) const { return static_cast<int64_t>(buffer_->number(index(0, 0) + i)); }
+  bool whole() const { return buffer_->whole; }
   double unit() const { return unit_roundoff(tensor_.dtype); }
   // `value` rounded to this type, for formulas with inner roundings.
   double rounded(double value) const {
@@ -77,6 +78,11 @@ class Matrix {
     std::vector<double> values(static_cast<size_t>(cols()));
     for (int64_t col = 0; col < cols(); ++col) values[static_cast<size_t>(col)] = value(row, col);
     return values;
+  }
+  std::vector<double> row_bounds(int64_t row) const {
+    std::vector<double> bounds(static_cast<size_t>(cols()));
+    for (int64_t col = 0; col < cols(); ++col) bounds[static_cast<size_t>(col)] = at(row, col).bound;
+    return bounds;
   }
 
  private:
@@ -154,18 +160,21 @@ void compute(const Linear& a, Buffers& buffers) {
   const int64_t n = w.rows();
   const int64_t k = w.cols();
   // Of a huge product every column is computed for some rows, and the others must be finite.
-  constexpr double kMostProducts = 6e7;
+  const double most_products = out.whole() ? INFINITY : 6e7;
   const double row_products = static_cast<double>(n) * static_cast<double>(k);
   const int64_t row_step =
-      std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(m) * row_products / kMostProducts));
-  const int64_t col_step = std::max<int64_t>(1, static_cast<int64_t>(3 * row_products / kMostProducts));
+      std::max<int64_t>(1, static_cast<int64_t>(static_cast<double>(m) * row_products / most_products));
+  const int64_t col_step = std::max<int64_t>(1, static_cast<int64_t>(3 * row_products / most_products));
   std::vector<std::vector<double>> x_rows(static_cast<size_t>(m));
+  std::vector<std::vector<double>> x_bounds(static_cast<size_t>(m));
+  const bool inexact_x = m > 0 && k > 0 && (x.at(0, 0).bound > 0 || x.at(m - 1, k - 1).bound > 0);
   std::vector<uint8_t> chosen(static_cast<size_t>(m));
   for (int64_t row = 0; row < m; ++row) {
     chosen[static_cast<size_t>(row)] = row % row_step == 0 || row == m - 1;
-    if (chosen[static_cast<size_t>(row)] != 0) x_rows[static_cast<size_t>(row)] = x.row_values(row);
+    if (chosen[static_cast<size_t>(row)] == 0) continue;
+    x_rows[static_cast<size_t>(row)] = x.row_values(row);
+    if (inexact_x) x_bounds[static_cast<size_t>(row)] = x.row_bounds(row);
   }
-  const bool inexact_x = m > 0 && k > 0 && (x.at(0, 0).bound > 0 || x.at(m - 1, k - 1).bound > 0);
   for (int64_t col = 0; col < n; ++col) {
     const bool chosen_col = col % col_step == 0 || col >= n - 3;
     const std::vector<double> w_row = chosen_col ? w.row_values(col) : std::vector<double>();
@@ -175,6 +184,7 @@ void compute(const Linear& a, Buffers& buffers) {
         continue;
       }
       const std::vector<double>& x_row = x_rows[static_cast<size_t>(row)];
+      const std::vector<double>& x_bound = x_bounds[static_cast<size_t>(row)];
       double total = bias.defined() ? bias.value(0, col) : 0.0;
       double sizes = std::fabs(total);
       double squares = 0;
@@ -182,7 +192,7 @@ void compute(const Linear& a, Buffers& buffers) {
         const double product = x_row[i] * w_row[i];
         total += product;
         sizes += std::fabs(product);
-        if (inexact_x) squares += square(w_row[i] * x.at(row, static_cast<int64_t>(i)).bound);
+        if (inexact_x) squares += square(w_row[i] * x_bound[i]);
       }
       const Number result =
           activated(a.activation, {total, kLinear * kF32Unit * sizes + kIndependent * std::sqrt(squares)});
@@ -312,7 +322,8 @@ void compute(const GatherRows& a, Buffers& buffers) {
 
 // The logits carry an error e = c · u32 · scale · Σ|q||k|; p then has the relative error 2e and so the result
 // Σ p|v| · (2e + c · u32). A backend may round p to q's type before the second product: + 3 · u · √(Σ (p v)²) for bf16.
-// Inputs are taken as exact.
+// Bounds of the inputs are errors of independent elements: of q and k they add 3 · scale · √(Σ (q δk)² + (k δq)²) to
+// the logits, of v 3 · √(Σ (p δv)²) to the result.
 void compute(const Attention& a, Buffers& buffers) {
   const Matrix q(buffers, a.q), k(buffers, a.k), v(buffers, a.v), key_len(buffers, a.key_len),
       mask(buffers, a.key_mask);
@@ -323,7 +334,7 @@ void compute(const Attention& a, Buffers& buffers) {
   const int64_t group = a.heads / a.kv_heads;
   // Of a large attention every few query rows are computed, every row elsewhere.
   const double products = static_cast<double>(q.rows() * q.cols() * capacity) * 2;
-  const int64_t step = std::max<int64_t>(1, static_cast<int64_t>(products / 8e7));
+  const int64_t step = out.whole() ? 1 : std::max<int64_t>(1, static_cast<int64_t>(products / 8e7));
   std::vector<double> weights, logit_errors;
   for (int64_t row = 0; row < q.rows(); ++row) {
     const int64_t sample = row / queries;
@@ -347,15 +358,19 @@ void compute(const Attention& a, Buffers& buffers) {
       for (size_t j = 0; j < keys.size(); ++j) {
         double logit = 0;
         double sizes = 0;
+        double squares = 0;
         for (int64_t d = 0; d < dim; ++d) {
-          const double product =
-              q_row[static_cast<size_t>(head * dim + d)] * k.value(sample * capacity + keys[j], kv_col + d);
+          const double q_value = q_row[static_cast<size_t>(head * dim + d)];
+          const Number key = k.at(sample * capacity + keys[j], kv_col + d);
+          const double product = q_value * key.value;
           logit += product;
           sizes += std::fabs(product);
+          squares += square(q_value * key.bound) + square(key.value * q.at(row, head * dim + d).bound);
         }
+        const double scale = std::fabs(static_cast<double>(a.scale));
         weights[j] = logit * static_cast<double>(a.scale);
         top = std::max(top, weights[j]);
-        worst = std::max(worst, kLinear * kF32Unit * sizes * std::fabs(static_cast<double>(a.scale)));
+        worst = std::max(worst, scale * (kLinear * kF32Unit * sizes + kIndependent * std::sqrt(squares)));
       }
       double total = 0;
       for (double& weight : weights) total += weight = std::exp(weight - top);
@@ -364,13 +379,15 @@ void compute(const Attention& a, Buffers& buffers) {
         double sizes = 0;
         double squares = 0;
         for (size_t j = 0; j < keys.size(); ++j) {
-          const double term = weights[j] / total * v.value(sample * capacity + keys[j], kv_col + d);
+          const Number value = v.at(sample * capacity + keys[j], kv_col + d);
+          const double p = weights[j] / total;
+          const double term = p * value.value;
           result += term;
           sizes += std::fabs(term);
-          squares += square(term);
+          squares += square(q.unit() * term) + square(p * value.bound);
         }
-        const double rounded_p = kIndependent * q.unit() * std::sqrt(squares);
-        out.store(row, head * dim + d, result, sizes * (2 * worst + kActivation * kF32Unit) + rounded_p);
+        const double inherited = kIndependent * std::sqrt(squares);
+        out.store(row, head * dim + d, result, sizes * (2 * worst + kActivation * kF32Unit) + inherited);
       }
     }
   }
@@ -476,9 +493,12 @@ void compute(const EulerStep& a, Buffers& buffers) {
   Matrix out(buffers, a.out);
   for (int64_t row = 0; row < out.rows(); ++row) {
     for (int64_t col = 0; col < out.cols(); ++col) {
-      const double step = static_cast<double>(a.dt) * v.value(row, col);
-      const double l = x.value(row, col);
-      out.store(row, col, l + step, 2 * kF32Unit * (std::fabs(l) + std::fabs(step)));
+      const auto dt = static_cast<double>(a.dt);
+      const Number l = x.at(row, col);
+      const Number velocity = v.at(row, col);
+      const double step = dt * velocity.value;
+      out.store(row, col, l.value + step,
+                2 * kF32Unit * (std::fabs(l.value) + std::fabs(step)) + l.bound + std::fabs(dt) * velocity.bound);
     }
   }
 }

@@ -27,6 +27,7 @@ class OracleBuffer {
   double bound(int64_t index) const { return bound_.empty() ? 0.0 : bound_[static_cast<size_t>(index)]; }
   State state(int64_t index) const { return state_.empty() ? kUntouched : state_[static_cast<size_t>(index)]; }
   bool in_chain = false;
+  bool whole = false;  // huge products are computed for every element
   void set(int64_t index, double number, double bound, State state);
 
  private:
@@ -46,8 +47,8 @@ class OracleBuffer {
 // because a fused kernel may keep the intermediate result unrounded.
 class Oracle {
  public:
-  Oracle(std::vector<OracleBuffer> buffers, bool chain) : buffers_(std::move(buffers)) {
-    for (OracleBuffer& buffer : buffers_) buffer.in_chain = chain;
+  Oracle(std::vector<OracleBuffer> buffers, bool chain, bool whole) : buffers_(std::move(buffers)) {
+    for (OracleBuffer& buffer : buffers_) buffer.in_chain = chain, buffer.whole = whole;
   }
   void run(const Op& op);
   const std::vector<OracleBuffer>& buffers() const { return buffers_; }

@@ -37,9 +37,10 @@ int run_support(const CommandOptions& options) {
   for (const Case& test : all_cases()) {
     Support& support = table[std::string(op_name(test.op))];
     ++support.cases;
-    if (backend->supports(test.op)) {
+    const Op planned = as_planned(test);
+    if (backend->supports(planned)) {
       ++support.supported;
-      add_once(support.kernels, backend->kernel_name(test.op));
+      add_once(support.kernels, backend->kernel_name(planned));
     } else {
       std::vector<Value> values;
       for (const Buffer& buffer : test.buffers) values.push_back(buffer.value);

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -36,6 +37,8 @@ using Fill = std::function<double(Random&, int64_t index)>;
 struct Buffer {
   Value value;
   Fill fill;  // empty: an output, filled with NaN bytes
+  // What the composition writes here, a kernel for the whole operation need not: only the rest is compared.
+  bool loose = false;
 };
 
 // One operation on made-up data. Tensors of the operation refer to buffers by `value`.
@@ -44,8 +47,12 @@ struct Case {
   std::vector<Buffer> buffers;
   Op op;
   bool slow = false;
-  bool bench = false;     // a shape of the real models
-  bool streamed = false;  // its weights come from memory, not from a cache: bench rotates copies
+  bool bench = false;       // a shape of the real models
+  bool streamed = false;    // its weights come from memory, not from a cache: bench rotates copies
+  bool timed_only = false;  // too large for the oracle; timed where one kernel runs it
+  // Of long chains, whose inherited worst-case bounds say nothing: no difference may be larger, whatever the oracle
+  // says.
+  double most_difference = std::numeric_limits<double>::infinity();
 };
 
 std::vector<std::byte> make_bytes(const Buffer& buffer, uint64_t seed);
