@@ -41,6 +41,7 @@ doctor::Machine look_at(const DoctorOptions& options) {
     doctor::read_nvidia_cards(machine, options.cards);
   } else if (options.root == "/") {
     doctor::read_nvidia_cards(machine);
+    doctor::read_amd_cards(machine);
   }
   if (options.root != "/") return machine;
   for (char** one = environ; *one != nullptr; ++one) {

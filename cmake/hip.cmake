@@ -1,7 +1,8 @@
 # AMD kernels by any clang that knows the cards; nothing of ROCm is needed.
 #
 #   tendon_find_hip(<reason>)      sets TENDON_HIP_COMPILER, and <reason> to why it will not do (empty when it will)
-#   tendon_hip_library(<name> SOURCES a.cu ...)   an imported static library: host code and code objects of each source
+#   tendon_hip_objects(<name> SOURCES a.cu ...)   sets <name>_OBJECTS: host code and code objects of each source
+#   tendon_closed_object(<name> SHOWS p... OBJECTS a.o ...)   sets <name>_OBJECT: all in one, other global names hidden
 set(TENDON_HIP_ARCHITECTURES "gfx942;gfx950" CACHE STRING "AMD cards that the HIP kernels are built for")
 
 set(tendon_hip_language -x hip -std=c++20 -nogpuinc -nogpulib -nohipwrapperinc --no-offload-new-driver
@@ -28,7 +29,7 @@ function(tendon_find_hip reason)
   set(${reason} "${why}" PARENT_SCOPE)
 endfunction()
 
-function(tendon_hip_library name)
+function(tendon_hip_objects name)
   cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${name})
   file(MAKE_DIRECTORY ${folder})
@@ -47,12 +48,21 @@ function(tendon_hip_library name)
       DEPENDS ${source} DEPFILE ${object}.d COMMENT "Building HIP object ${stem}.o" COMMAND_EXPAND_LISTS VERBATIM)
     list(APPEND objects ${object})
   endforeach()
-  set(archive ${folder}/lib${name}.a)
-  add_custom_command(OUTPUT ${archive} COMMAND ${CMAKE_COMMAND} -E rm -f ${archive}
-                     COMMAND ${CMAKE_AR} qcs ${archive} ${objects} DEPENDS ${objects} VERBATIM)
-  add_custom_target(${name}_archive DEPENDS ${archive})
-  add_library(${name} STATIC IMPORTED GLOBAL)
-  set_target_properties(${name} PROPERTIES IMPORTED_LOCATION ${archive} TENDON_OBJECTS "${objects}" INTERFACE_LINK_LIBRARIES
-                        tendon_ops)
-  add_dependencies(${name} ${name}_archive)
+  set(${name}_OBJECTS ${objects} PARENT_SCOPE)
+endfunction()
+
+# Groups of inline functions are dissolved first: those of equal name elsewhere in the program are other functions.
+function(tendon_closed_object name)
+  cmake_parse_arguments(ARG "" "" "SHOWS;OBJECTS" ${ARGN})
+  set(object ${CMAKE_CURRENT_BINARY_DIR}/${name}.o)
+  set(shows "")
+  foreach(pattern ${ARG_SHOWS})
+    list(APPEND shows --keep-global-symbol=${pattern})
+  endforeach()
+  add_custom_command(OUTPUT ${object}
+                     COMMAND ${CMAKE_LINKER} -r --force-group-allocation ${ARG_OBJECTS} -o ${object}
+                     COMMAND ${CMAKE_OBJCOPY} --wildcard ${shows} ${object}
+                     DEPENDS ${ARG_OBJECTS} COMMENT "Closing ${name}.o" COMMAND_EXPAND_LISTS VERBATIM)
+  add_custom_target(${name} DEPENDS ${object})
+  set(${name}_OBJECT ${object} PARENT_SCOPE)
 endfunction()

@@ -1,46 +1,58 @@
 #!/usr/bin/env bash
-# Compiles every tracked GPU source for NVIDIA cards, device code included, without needing a card. (Those for AMD cards
-# are part of the build.) What has no compiler here is skipped
-# with a line that says so.
+# Builds the program for the cards of every vendor that there is a compiler for, and starts it here:
+# scripts/compile_gpu.sh [BUILD_DIR]
+#
+# In BUILD_DIR (default: build/cpu) TENDON_CUDA and TENDON_HIP are turned on for this, and off again. What has no
+# compiler is left out with a line that says so. No card is needed: without one, --backend cuda and --backend hip have to
+# end with exit code 4 and words about it. Warnings are errors.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-out=$(mktemp -d)
-trap 'rm -rf "$out"' EXIT
-
-# compile_all KIND COMPILER FILES... -- FLAGS...
-compile_all() {
-  local kind=$1 compiler=$2
-  shift 2
-  local files=() file
-  while [[ $1 != -- ]]; do
-    files+=("$1")
-    shift
-  done
-  shift
-  if ((${#files[@]} == 0)); then
-    say "$kind: no sources, skipped"
-  elif ! command -v "$compiler" >/dev/null; then
-    say "$kind: ${#files[@]} sources NOT compiled, there is no $compiler"
-  else
-    for file in "${files[@]}"; do
-      "$compiler" "$@" -c "$file" -o "$out/object.o" || die "$kind: $file does not compile"
-    done
-    say "$kind: ${#files[@]} sources compiled with $compiler"
-  fi
+build=${1:-build/cpu}
+[[ -f $build/CMakeCache.txt ]] || die "compile_gpu.sh: $build is no build folder; run scripts/build.sh first"
+tendon=$build/cli/tendon
+nvcc=$(command -v nvcc || true)
+[[ -n $nvcc || ! -x /usr/local/cuda/bin/nvcc ]] || nvcc=/usr/local/cuda/bin/nvcc
+log=$(mktemp)
+restore() {
+  local status=$?
+  cmake "$build" -DTENDON_CUDA=OFF -DTENDON_HIP=OFF -DTENDON_WERROR="$werror" >/dev/null || status=1
+  rm -f "$log"
+  exit "$status"
 }
+werror=$(sed -n 's/^TENDON_WERROR:[A-Z]*=//p' "$build/CMakeCache.txt")
+trap restore EXIT
 
-nvcc=nvcc
-command -v nvcc >/dev/null || nvcc=/usr/local/cuda/bin/nvcc
-mapfile -t cuda_sources < <(source_files '*.cu')
-compile_all CUDA "$nvcc" "${cuda_sources[@]}" -- -std=c++20 -O1 -Isrc -gencode=arch=compute_90a,code=sm_90a
-
-# The host side of the CUDA backend, with the toolkit's headers.
-cuda_include=$(dirname "$(dirname "$(readlink -f "$(command -v "$nvcc" || echo /nonexistent/bin/nvcc)")")")/include
-mapfile -t cuda_host_sources < <(source_files 'src/backend/cuda/*.cc')
-if [[ -f $cuda_include/cublasLt.h ]]; then
-  compile_all 'CUDA host' g++ "${cuda_host_sources[@]}" -- -std=c++20 -O1 -Wall -Wextra -Werror -Isrc -isystem "$cuda_include" \
-    -DTENDON_CUDA_ARCHITECTURES=\"90a-real\"
+options=(-DTENDON_WERROR=ON) vendors=()
+if [[ -n $nvcc ]]; then
+  options+=(-DTENDON_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc")
+  ! command -v ccache >/dev/null || options+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
+  vendors+=(cuda)
 else
-  say "CUDA host: ${#cuda_host_sources[@]} sources NOT compiled, there is no cublasLt.h"
+  say 'CUDA: NOT compiled, there is no nvcc'
 fi
+if command -v clang++-22 >/dev/null || [[ -x /opt/rocm/bin/amdclang++ ]]; then
+  options+=(-DTENDON_HIP=ON)
+  vendors+=(hip)
+else
+  say 'HIP: NOT compiled, there is no clang++-22 and no amdclang++'
+fi
+if ! cmake "$build" "${options[@]}" >"$log" 2>&1; then
+  cat "$log" >&2
+  die "compile_gpu.sh: cannot configure for ${vendors[*]}"
+fi
+cmake --build "$build" --target tendon --parallel "${TENDON_JOBS:-$(build_jobs)}"
+
+"$tendon" --version
+for vendor in cuda hip; do
+  status=0
+  "$tendon" info --backend "$vendor" >"$log" 2>&1 || status=$?
+  words="has no $vendor backend"
+  [[ " ${vendors[*]} " != *" $vendor "* ]] || words='--backend cpu'  # the way out that every refusal names
+  if ((status != 0)) && { ((status != 4)) || ! grep -q -e "$words" "$log"; }; then
+    cat "$log" >&2
+    die "compile_gpu.sh: --backend $vendor ended with exit code $status; 4 and '$words' were wanted"
+  fi
+  say "--backend $vendor: exit code $status: $(tail -n 1 "$log")"
+done
+say "one program for: ${vendors[*]:-no cards}"

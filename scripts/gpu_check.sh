@@ -3,6 +3,7 @@
 #
 #   --out DIR      where results go (default: gpu_check): one JSON, one table, the raw reports and logs
 #   --only LIST    some of these, comma-separated: ops,sanitizer,golden,repeat,bench,ladder,trace,torch,ceilings
+#   --tiny         tiny models in place of the published sizes: whether the script works, not how fast a card is
 #   --quick        about two minutes: the standard workload, bf16 golden values, ten repeats, no sanitizer, no PyTorch
 #   --device N     card index (default 0)
 #   --backend B    cuda (default) or hip
@@ -16,7 +17,7 @@
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-out=gpu_check only='' quick=0 device=0 backend=cuda
+out=gpu_check only='' quick=0 device=0 backend=cuda tiny='' less=()
 while (($#)); do
   case $1 in
     --out) out=${2:?--out needs a folder} && shift ;;
@@ -24,6 +25,7 @@ while (($#)); do
     --device) device=${2:?--device needs a number} && shift ;;
     --backend) backend=${2:?--backend needs a name} && shift ;;
     --quick) quick=1 ;;
+    --tiny) tiny=-tiny less=(--steps 1) ;;
     -h | --help)
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"
       exit 0
@@ -102,32 +104,39 @@ bench() {
   local name=$1 calls=$2
   shift 2
   ((!quick)) || calls=$((calls > 200 ? 200 : calls))
-  step "bench_$name" 90 "$tendon" bench --backend "$backend" --iters "$calls" --json "$out/bench/$name.json" "$@"
+  local power=()
+  if [[ -n $tiny ]]; then
+    calls=1 power=(--power-seconds 0)
+    [[ $name != pi0 ]] || power=(--power-seconds 1)
+  fi
+  step "bench_$name" 90 "$tendon" bench --backend "$backend" --iters "$calls" --json "$out/bench/$name.json" "$@" "${less[@]}" "${power[@]}"
 }
 if wanted bench; then
-  bench pi0 1000 --checkpoint synthetic:pi0 --horizon 10
-  bench pi0_h50 200 --checkpoint synthetic:pi0 --horizon 50
+  bench pi0 1000 --checkpoint "synthetic:pi0$tiny" --horizon 10
+  bench pi0_h50 200 --checkpoint "synthetic:pi0$tiny" --horizon 50
   if ((!quick)); then
-    bench pi0_v2 200 --checkpoint synthetic:pi0 --horizon 10 --views 2
-    bench pi0_v1 200 --checkpoint synthetic:pi0 --horizon 10 --views 1
-    bench pi0_b4 50 --checkpoint synthetic:pi0 --horizon 10 --batch 4
-    bench pi0_b16 20 --checkpoint synthetic:pi0 --horizon 10 --batch 16
-    bench pi05_h50 100 --checkpoint synthetic:pi05 --prompt-tokens 200 --horizon 50
+    bench pi0_v2 200 --checkpoint "synthetic:pi0$tiny" --horizon 10 --views 2
+    bench pi0_v1 200 --checkpoint "synthetic:pi0$tiny" --horizon 10 --views 1
+    bench pi0_b4 50 --checkpoint "synthetic:pi0$tiny" --horizon 10 --batch 4
+    bench pi0_b16 20 --checkpoint "synthetic:pi0$tiny" --horizon 10 --batch 16
+    bench pi05_h50 100 --checkpoint "synthetic:pi05$tiny" --prompt-tokens 200 --horizon 50
   fi
-  bench pi05_h10 200 --checkpoint synthetic:pi05 --prompt-tokens 200 --horizon 10
+  bench pi05_h10 200 --checkpoint "synthetic:pi05$tiny" --prompt-tokens 200 --horizon 10
   if [[ $backend == hip ]] && ((!quick)); then
-    bench pi0_eager 100 --checkpoint synthetic:pi0 --horizon 10 --no-graph
-    step tune 240 "$tendon" tune --backend hip --checkpoint synthetic:pi0 --views 3 --time-budget 180 --out "$out/card.csv"
-    bench pi0_tuned 200 --checkpoint synthetic:pi0 --horizon 10 --gemm-table "$out/card.csv"
+    bench pi0_eager 100 --checkpoint "synthetic:pi0$tiny" --horizon 10 --no-graph
+    budget=180
+    [[ -z $tiny ]] || budget=3
+    step tune 240 "$tendon" tune --backend hip --checkpoint "synthetic:pi0$tiny" --views 3 --time-budget "$budget" --out "$out/card.csv"
+    bench pi0_tuned 200 --checkpoint "synthetic:pi0$tiny" --horizon 10 --gemm-table "$out/card.csv"
   fi
 fi
 
 if wanted ladder; then
-  step ladder 90 "$tendon" ladder --backend "$backend" --checkpoint synthetic:pi0 --horizon 10 --json "$out/ladder.json" \
-    --svg "$out/ladder.svg"
+  step ladder 90 "$tendon" ladder --backend "$backend" --checkpoint "synthetic:pi0$tiny" --horizon 10 --json "$out/ladder.json" \
+    --svg "$out/ladder.svg" "${less[@]}" ${tiny:+--iters 1}
 fi
 if wanted trace; then
-  step trace 60 "$tendon" trace --backend "$backend" --checkpoint synthetic:pi0 --horizon 10 --out "$out/log/call.json.gz"
+  step trace 60 "$tendon" trace --backend "$backend" --checkpoint "synthetic:pi0$tiny" --horizon 10 --out "$out/log/call.json.gz" "${less[@]}"
   step report_trace 30 "$tendon" report "$out/log/call.json.gz"
 fi
 
@@ -136,10 +145,14 @@ if wanted golden; then
     golden=tests/data/full_$variant/golden.safetensors
     for precision in bf16 f32; do
       if ((quick)) && [[ $precision == f32 ]]; then continue; fi
+      if [[ -n $tiny ]]; then
+        skip "golden_${variant}_$precision" 'the values are those of the published sizes'
+        continue
+      fi
       step "golden_${variant}_$precision" 120 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant" \
         --precision "$precision" --against "$golden"
     done
-    step "stages_$variant-tiny" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant-tiny" --precision f32
+    step "stages_$variant-tiny" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant-tiny" --precision f32 "${less[@]}"
   done
 fi
 
@@ -147,16 +160,22 @@ if wanted repeat; then
   repeats=$((quick ? 10 : 100))
   for variant in pi0 pi05; do
     for horizon in 10 50; do  # both persistent denoise kernels
-      step "repeat_${variant}_h$horizon" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant" \
-        --horizon "$horizon" --against none --repeat-identical "$((horizon == 10 ? 10 * repeats : repeats))"
+      count=$((horizon == 10 ? 10 * repeats : repeats))
+      [[ -z $tiny ]] || count=2
+      step "repeat_${variant}_h$horizon" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant$tiny" \
+        --horizon "$horizon" --against none --repeat-identical "$count" "${less[@]}"
     done
   done
 fi
 
 if wanted ops; then
-  step ops 150 "$op_check" test --backend "$backend" --verbose
-  step ops_slow 180 "$op_check" test --backend "$backend" --slow --verbose
-  step ops_bench 120 "$op_check" bench --backend "$backend" --seconds 0.05 --json "$out/log/ops_bench.json"
+  if [[ -n $tiny ]]; then
+    step ops 150 "$op_check" test --backend "$backend" --max-elements 1000 --verbose
+  else
+    step ops 150 "$op_check" test --backend "$backend" --verbose
+    step ops_slow 180 "$op_check" test --backend "$backend" --slow --verbose
+    step ops_bench 120 "$op_check" bench --backend "$backend" --seconds 0.05 --json "$out/log/ops_bench.json"
+  fi
 fi
 
 if wanted sanitizer; then
@@ -189,7 +208,7 @@ if wanted sanitizer; then
     for tool in memcheck synccheck; do
       for horizon in 10 50; do
         step "${tool}_loop_h$horizon" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 "$tendon" check --backend "$backend" \
-          --checkpoint synthetic:pi0 --horizon "$horizon" --views 1 --steps 2 --against none --repeat-identical 2
+          --checkpoint "synthetic:pi0$tiny" --horizon "$horizon" --views 1 --steps 2 --against none --repeat-identical 2
       done
     done
   fi
@@ -217,6 +236,6 @@ if wanted torch || wanted ceilings; then
   fi
 fi
 
-step report 30 "$python" tools/gpu_report.py "$out" --commit "$commit"
+step report 30 python3 tools/gpu_report.py "$out" --commit "$commit"
 cat "$out/gpu_check.md" 2>/dev/null || true
 exit "$failed"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks and measures tendon on a machine with an AMD card (gfx942, gfx950), and leaves one folder to send back:
 #
-#   tools/amd_check.sh [--out DIR] [--quick] [--device N]    default folder: amd_check
+#   tools/amd_check.sh [--out DIR] [--quick] [--tiny] [--device N]    default folder: amd_check
 #   tools/amd_check.sh --emulated                            correctness alone, under AMD's emulator (mirage or rocjitsu)
 #
 # It builds the preset hip, or takes `tendon` and `op_check` from TENDON_BIN=DIR. docs/amd.md has the container to run it
@@ -16,7 +16,7 @@ while (($#)); do
   case $1 in
     --out) out=${2:?--out needs a folder} && shift ;;
     --device) device=${2:?--device needs a number} && shift ;;
-    --quick) more+=(--quick) ;;
+    --quick | --tiny) more+=("$1") ;;
     --emulated) emulated=1 ;;
     -h | --help)
       sed -n '2,/^set /{/^#/s/^# \{0,1\}//p}' "${BASH_SOURCE[0]}"

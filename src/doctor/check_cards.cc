@@ -123,6 +123,19 @@ void check_driver(const Machine& m, std::vector<Finding>& findings) {
   }
 }
 
+void check_state(Card& card, const hip::AmdCardState& c) {
+  if (c.power_cap_w && c.default_power_cap_w && *c.power_cap_w < *c.default_power_cap_w - 0.5) {
+    card.add(Severity::kWrong, "power limit", fmt::format("{:.0f} of {:.0f} W", *c.power_cap_w, *c.default_power_cap_w),
+             "clocks fall when products of matrices reach the limit",
+             fmt::format("amd-smi set --power-cap {:.0f}", *c.default_power_cap_w));
+  }
+  constexpr double kNear = 5;
+  if (c.temperature_c && c.critical_c && *c.temperature_c > *c.critical_c - kNear) {
+    card.add(Severity::kAdvice, "temperature", fmt::format("{:.0f} of {:.0f} °C", *c.temperature_c, *c.critical_c),
+             "near the point at which clocks are lowered", "look at the cooling");
+  }
+}
+
 }  // namespace
 
 std::vector<Finding> check_nvidia(const Machine& m) {
@@ -163,8 +176,14 @@ std::vector<Finding> check_amd(const Machine& m) {
                         "AMD advises iommu=pt: copies between host and card are translated otherwise",
                         "add iommu=pt to the kernel's options"});
   }
+  if (!m.amd_missing.empty()) {
+    findings.push_back({Severity::kAdvice, "AMD management library", m.amd_missing,
+                        "clocks, heat, power limit and energy of the cards cannot be read",
+                        "install amd-smi-lib, or put its folder into LD_LIBRARY_PATH"});
+  }
   for (const AmdCard& one : m.amd_cards) {
     Card card(findings, "GPU " + one.name);
+    check_state(card, one.state);
     const std::string level = one.performance_level.value_or("auto");
     if (level != "auto" && level != "high") {
       card.add(Severity::kWrong, "performance level", level, "the clocks are held below what the card can do",

@@ -7,6 +7,8 @@
 #include <string>
 #include <vector>
 
+#include "backend/hip/amd_smi.h"
+
 namespace tendon::doctor {
 
 // An NVIDIA card, as NVML tells. What it does not tell stays empty.
@@ -22,9 +24,11 @@ struct NvidiaCard {
   std::optional<std::string> slowed_by;  // "power cap, heat"; empty: nothing
 };
 
-// An AMD card, as the kernel's driver tells in /sys/class/drm/card*/device.
+// An AMD card, as the kernel's driver tells in /sys/class/drm/card*/device, and AMD SMI.
 struct AmdCard {
-  std::string name;  // "card1"
+  std::string name;              // "card1"
+  std::string pci_bus_id = {};   // "0000:c1:00.0"; empty: unknown
+  hip::AmdCardState state = {};  // of AMD SMI
   std::optional<std::string> performance_level, compute_partition, memory_partition;
   std::optional<std::string> link_speed, max_link_speed;  // "16.0 GT/s PCIe"
   std::optional<int64_t> link_width, max_link_width;
@@ -50,6 +54,7 @@ struct Machine {
   std::vector<NvidiaCard> nvidia_cards;
   std::string nvidia_missing;  // why NVML tells nothing
   std::vector<AmdCard> amd_cards;
+  std::string amd_missing;  // why AMD SMI tells nothing of them
   std::map<std::string, std::string> environment;
 };
 
@@ -60,7 +65,10 @@ Machine read_machine(const std::string& root);
 // Fills nvidia_cards and, if there are none, nvidia_missing. Opens NVML at run time.
 void read_nvidia_cards(Machine& machine);
 
-// The same from a file, for tests: {"cards": [{"name": …, "persistence": true, …}]} or {"missing": "…"}. Throws
+// Fills the states of amd_cards. Opens AMD SMI at run time.
+void read_amd_cards(Machine& machine);
+
+// NVIDIA's from a file, for tests: {"cards": [{"name": …, "persistence": true, …}]} or {"missing": "…"}. Throws
 // Error(kBadInput).
 void read_nvidia_cards(Machine& machine, const std::string& file);
 

@@ -125,7 +125,9 @@ void read_amd(const fs::path& root, Machine& m) {
   for (const fs::path& card : entries(root / "sys/class/drm", "card")) {
     const fs::path device = card / "device";
     if (!is_numbered(card, 4) || text_of(device / "vendor") != "0x1002") continue;
+    const std::string bus = fs::canonical(device, ignored).filename().string();
     m.amd_cards.push_back({.name = card.filename().string(),
+                           .pci_bus_id = bus.find(':') == std::string::npos ? "" : bus,
                            .performance_level = word_of(device / "power_dpm_force_performance_level"),
                            .compute_partition = word_of(device / "current_compute_partition"),
                            .memory_partition = word_of(device / "current_memory_partition"),
@@ -137,6 +139,15 @@ void read_amd(const fs::path& root, Machine& m) {
 }
 
 }  // namespace
+
+void read_amd_cards(Machine& m) {
+  for (AmdCard& card : m.amd_cards) {
+    if (card.pci_bus_id.empty()) continue;
+    const hip::AmdSmi smi(card.pci_bus_id);
+    if (!smi.missing().empty()) m.amd_missing = smi.missing();
+    card.state = smi.state();
+  }
+}
 
 Machine read_machine(const std::string& root_path) {
   const fs::path root = root_path;

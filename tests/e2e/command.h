@@ -5,6 +5,9 @@
 #include <spawn.h>
 #include <sys/wait.h>
 
+#include <cstdlib>
+#include <optional>
+
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -55,6 +58,22 @@ inline Result tendon(const Args& args) {
   result.err = read_text(err);
   return result;
 }
+
+// An environment variable for as long as this lives.
+class Variable {
+ public:
+  Variable(const char* name, const std::string& value) : name_(name) {
+    if (const char* const old = std::getenv(name)) old_ = old;
+    setenv(name, value.c_str(), 1);
+  }
+  ~Variable() { old_ ? setenv(name_, old_->c_str(), 1) : unsetenv(name_); }
+  Variable(const Variable&) = delete;
+  Variable& operator=(const Variable&) = delete;
+
+ private:
+  const char* name_;
+  std::optional<std::string> old_;
+};
 
 inline std::string shown(const Args& args) {
   std::string text = "tendon";

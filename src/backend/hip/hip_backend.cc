@@ -2,6 +2,7 @@
 
 #include "backend/gpu/cards.h"
 #include "backend/gpu/gpu_backend.h"
+#include "backend/hip/hipblaslt.h"
 #include "backend/hip/library.h"
 #include "backend/hip/runtime.h"
 
@@ -51,10 +52,19 @@ std::unique_ptr<Backend> make_hip_backend(const BackendOptions& options) {
                              .without = options.without,
                              .log = options.log};
   if (!options.portable_kernels) {
+    std::string why_not;
+    parts.library = hip::open_hipblaslt(*parts.runtime, why_not);
+    if (parts.library == nullptr) {
+      log_info(options.log,
+               "hipBLASLt cannot be opened ({}): products run on tendon's own kernels. Install it, or put its folder "
+               "into LD_LIBRARY_PATH.",
+               why_not);
+    }
     const std::string card = parts.runtime->info().name;
     parts.table = gemm::Table::choose(options.gemm_table, card);
     if (!parts.table && options.gemm_table.empty()) {
-      log_info(options.log, "no GEMM table for {}: products take a default tile; `tendon tune` makes a table", card);
+      log_info(options.log, "no GEMM table for {}: products take {}; `tendon tune` makes a table", card,
+               parts.library != nullptr ? "hipBLASLt's own choice" : "a default tile");
     }
   }
   return gpu::make_gpu_backend(std::move(parts));

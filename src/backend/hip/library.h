@@ -33,6 +33,7 @@ using FunctionHandle = struct ihipModuleSymbol_t*;
   F(hipGetDeviceCount, Error (*)(int* count))                                                                       \
   F(hipSetDevice, Error (*)(int device))                                                                            \
   F(hipDeviceGetName, Error (*)(char* name, int bytes, int device))                                                 \
+  F(hipDeviceGetPCIBusId, Error (*)(char* text, int bytes, int device))                                             \
   F(hipDeviceGetAttribute, Error (*)(int* value, int attribute, int device))                                        \
   F(hipRuntimeGetVersion, Error (*)(int* version))                                                                  \
   F(hipDriverGetVersion, Error (*)(int* version))                                                                   \

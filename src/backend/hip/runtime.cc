@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 
+#include "backend/hip/amd_smi.h"
 #include "backend/hip/modules.h"
 #include "base/check.h"
 
@@ -57,9 +58,19 @@ std::string version_text(int version) {
   return fmt::format("{}.{}.{}", version / 10000000, version / 100000 % 100, version % 100000);
 }
 
+std::string pci_bus_id(const Library& hip, int device) {
+  char text[32] = {};
+  hip.require(hip.hipDeviceGetPCIBusId(text, sizeof(text), device), "reading the card's bus address");
+  return text;
+}
+
 class HipRuntime final : public gpu::Runtime {
  public:
-  explicit HipRuntime(int device) : hip_(*library()), device_(device), architecture_(architecture_of(hip_, device)) {
+  explicit HipRuntime(int device)
+      : hip_(*library()),
+        device_(device),
+        architecture_(architecture_of(hip_, device)),
+        smi_(pci_bus_id(hip_, device)) {
     hip_.require(hip_.hipSetDevice(device_), "choosing the card");
     load_modules(device_, fmt::format("gfx{}", architecture_));
     make_current();
@@ -88,7 +99,7 @@ class HipRuntime final : public gpu::Runtime {
             .free_bytes = free_bytes,
             .threads_or_sms = multiprocessors};
   }
-  DeviceSensors sensors() const override { return {.missing = "sensors of AMD cards are not read yet"}; }
+  DeviceSensors sensors() const override { return smi_.read(); }
   int architecture() const override { return architecture_; }
   gpu::Stream stream() const override { return reinterpret_cast<gpu::Stream>(stream_); }
   void make_current() override {
@@ -160,6 +171,10 @@ class HipRuntime final : public gpu::Runtime {
     return static_cast<double>(ms) * 1e3;
   }
 
+  TracerOrReason make_tracer() override {
+    return {.reason = "kernels of AMD cards are not traced yet (that takes ROCm's rocprofiler-sdk)"};
+  }
+
  private:
   // False when memory is short.
   bool got(Error status, const char* what) const {
@@ -174,6 +189,7 @@ class HipRuntime final : public gpu::Runtime {
   const Library& hip_;
   int device_;
   int architecture_;
+  AmdSmi smi_;
   StreamHandle stream_ = nullptr;
 };
 
