@@ -38,7 +38,8 @@ for object in "$@"; do
     [[ -s $work/numbers ]] || die "check_code_objects.sh: $object has no kernels for $architecture"
     llvm-objdump-22 -d --no-show-raw-insn --no-leading-addr "$work/code" >"$work/text"
     mfma=v_mfma_f32_16x16x16_bf16
-    [[ $architecture == gfx950 ]] && mfma=v_mfma_f32_16x16x32_bf16
+    mfma32=v_mfma_f32_32x32x8_bf16
+    [[ $architecture != gfx950 ]] || mfma=v_mfma_f32_16x16x32_bf16 mfma32=v_mfma_f32_32x32x16_bf16
     while read -r report; do
       case $report in
         kernels*) kernels=$((kernels + ${report#kernels })) ;;
@@ -48,14 +49,14 @@ for object in "$@"; do
           ;;
       esac
     done < <(paste -d' ' "$work/numbers" <(awk '{ print $7 }' "$work/numbers" | llvm-cxxfilt-22) |
-      awk -v mfma="$mfma" -v budgets="$budgets" -v text="$work/text" '
+      awk -v mfma="$mfma" -v mfma32="$mfma32" -v budgets="$budgets" -v text="$work/text" '
         BEGIN {
           while ((getline line < budgets) > 0) {
             if (line ~ /^ *(#|$)/) continue
             rules += 1
             count = split(line, field, / +/)
             pattern[rules] = field[1]; most[rules] = field[2]; most_scalar[rules] = field[3]; most_shared[rules] = field[4]
-            for (i = 5; i <= count; ++i) needs[rules, ++need_count[rules]] = field[i] == "@mfma" ? mfma : field[i]
+            for (i = 5; i <= count; ++i) needs[rules, ++need_count[rules]] = field[i] == "@mfma" ? mfma : field[i] == "@mfma32" ? mfma32 : field[i]
           }
           while ((getline line < text) > 0) {
             if (line ~ /^<.*>:$/) { symbol = substr(line, 2, length(line) - 3); continue }

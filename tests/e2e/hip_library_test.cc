@@ -73,5 +73,20 @@ TEST(HipLibrary, TakesTheAlgorithmOfATable) {
   EXPECT_EQ(with_library({"check", "--gemm-table", table}).code, 0);  // the library's own choice instead
 }
 
+// Tiles for gfx950's shared memory are not taken on gfx942, whatever a table says.
+TEST(HipTiles, FitTheCardsSharedMemory) {
+  const TempDir temp;
+  const std::string table = temp.path() / "card.csv";
+  write_text(table,
+             "m,n,k,x,w,out,epilogue,kernel,us,date,commit\n"
+             "12,64,48,bf16,bf16,bf16,bias,own:256x256x64x2m32/1,1.0,2026-01-31,abc\n");
+  const auto info = [&](const char* card) {
+    const Variable fake("TENDON_FAKE_HIP", card);
+    return tendon({"info", "--backend", "hip", "--checkpoint", "synthetic:pi0-tiny", "--gemm-table", table}).out;
+  };
+  EXPECT_THAT(info("gfx=950"), HasSubstr("(own:256x256x64x2m32/1)"));
+  EXPECT_THAT(info("gfx=942"), Not(HasSubstr("256x256x64x2m32")));
+}
+
 }  // namespace
 }  // namespace tendon::test

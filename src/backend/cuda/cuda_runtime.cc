@@ -113,6 +113,12 @@ class CudaRuntime final : public gpu::Runtime {
   }
   DeviceSensors sensors() const override { return nvml_.read(); }
   int architecture() const override { return architecture_; }
+  size_t shared_bytes_per_block() const override {
+    int bytes = 0;
+    require(cudaDeviceGetAttribute(&bytes, cudaDevAttrMaxSharedMemoryPerBlockOptin, device_),
+            "reading the card's shared memory");
+    return static_cast<size_t>(bytes);
+  }
   gpu::Stream stream() const override { return reinterpret_cast<gpu::Stream>(stream_); }
   void make_current() override { require(cudaSetDevice(device_), "choosing the card"); }
 

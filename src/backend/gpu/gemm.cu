@@ -44,14 +44,16 @@ struct Instance {
 };
 
 struct MakeInstance {
-  template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
+  // kUnit: nothing, or the rows of the matrix unit.
+  template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages, int... kUnit>
   static constexpr Instance tile(float efficiency, int blocks_per_sm) {
-    return {{kRows, kCols, kDepth, kStages, efficiency, blocks_per_sm},
+    constexpr int kBytes = tile_shared_bytes<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>();
+    return {{kRows, kCols, kDepth, kStages, efficiency, blocks_per_sm, kBytes, (0 + ... + kUnit)},
             [](const TileArgs& args, dim3 grid, Stream stream) {
-              launch<tile_gemm_kernel<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages>>(
+              launch<tile_gemm_kernel<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>>(
                   {.grid = grid,
                    .block = kRowWaves * kColWaves * kWarpSize,
-                   .shared_bytes = tile_shared_bytes<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages>(),
+                   .shared_bytes = tile_shared_bytes<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>(),
                    .stream = stream},
                   args);
             }};
@@ -132,7 +134,8 @@ void launch_plain(const Product& p, const Cut& cut, const GemmSink& sink, Stream
 }  // namespace
 
 std::string Tile::name() const {  // the device compiler does not take fmt's checked format strings
-  return std::to_string(rows) + "x" + std::to_string(cols) + "x" + std::to_string(depth) + "x" + std::to_string(stages);
+  return std::to_string(rows) + "x" + std::to_string(cols) + "x" + std::to_string(depth) + "x" +
+         std::to_string(stages) + (unit == 0 ? "" : "m" + std::to_string(unit));
 }
 
 std::span<const Tile> tiles() {
@@ -147,19 +150,20 @@ size_t cut_workspace_bytes(const Product& p, const Cut& cut) {
   return static_cast<size_t>(cut.splits) * static_cast<size_t>(p.out.rows() * parts_pitch(p)) * sizeof(float);
 }
 
-bool cut_fits(const Product& p, const Cut& cut, size_t workspace_bytes) {
+bool cut_fits(const Product& p, const Cut& cut, const CutRoom& room) {
   if (cut.tile < 0 || cut.tile > kInstanceCount || cut.splits < 1) return false;
   if (cut.tile != plain_tile() && !takes_tensor_cores(p)) return false;
+  if (static_cast<size_t>(tiles()[static_cast<size_t>(cut.tile)].shared_bytes) > room.shared_bytes) return false;
   if (p.up.defined() && (p.up.row_stride != p.w.row_stride || p.up.dtype != p.w.dtype)) return false;
   const int64_t steps = depth_steps(p, tiles()[static_cast<size_t>(cut.tile)]);
   if (cut.splits > 1 && p.out.rows() > 65535) return false;  // a row of the grid joins a row
   return (cut.splits - 1) * steps_per_part(p, cut) < std::max<int64_t>(steps, 1) &&
-         cut_workspace_bytes(p, cut) <= workspace_bytes;
+         cut_workspace_bytes(p, cut) <= room.workspace_bytes;
 }
 
 // The least of (rounds of blocks over the multiprocessors) × (a block's area and depth at the tile's rate), the fixed
 // cost of a block and the traffic of the parts added.
-Cut default_cut(const Product& p, int multiprocessors, size_t workspace_bytes) {
+Cut default_cut(const Product& p, int multiprocessors, const CutRoom& room) {
   Cut best{plain_tile(), 1};
   double best_cost = 0;
   for (int t = 0; t <= kInstanceCount; ++t) {
@@ -167,7 +171,7 @@ Cut default_cut(const Product& p, int multiprocessors, size_t workspace_bytes) {
     const int64_t blocks = row_tiles(p, tile) * col_tiles(p, tile);
     for (const int splits : {1, 2, 3, 4, 6, 8, 12, 16}) {
       const Cut cut{t, splits};
-      if (!cut_fits(p, cut, workspace_bytes)) continue;
+      if (!cut_fits(p, cut, room)) continue;
       // Below a full load, the blocks of a multiprocessor share its rate; one block alone has about 0.7 of it.
       const auto rounds = static_cast<double>(ceil_div(blocks * splits, multiprocessors));
       const double shared = tile.blocks_per_sm > 1 && rounds < 2 ? 0.75 : 1.0;

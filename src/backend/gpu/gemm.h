@@ -32,7 +32,9 @@ struct Tile {
   int rows, cols, depth, stages;
   float efficiency;  // share of the fastest tile's rate when there is work for every multiprocessor; for default_cut()
   int blocks_per_sm;
-  std::string name() const;  // "128x256x64x3"
+  int shared_bytes = 0;      // that a launch asks for
+  int unit = 0;              // rows of the matrix unit, where a tile has a choice and takes the larger one
+  std::string name() const;  // "128x256x64x3", "128x128x64x1m32"
 };
 
 // A tile and the number of parts that K is cut into; parts are summed in a fixed order by a second kernel.
@@ -45,11 +47,19 @@ std::span<const Tile> tiles();
 // The last of tiles(): takes every product.
 int plain_tile();
 
-// The cut is allowed: types and alignment fit the tile, no part of K is empty, the parts fit the workspace.
-bool cut_fits(const Product& p, const Cut& cut, size_t workspace_bytes);
+// What the card has for a product.
+struct CutRoom {
+  size_t workspace_bytes;
+  size_t shared_bytes = SIZE_MAX;  // of a block
+  CutRoom(size_t workspace, size_t shared = SIZE_MAX) : workspace_bytes(workspace), shared_bytes(shared) {}
+};
+
+// The cut is allowed: types and alignment fit the tile, no part of K is empty, the parts fit the workspace and the tile
+// a block's shared memory.
+bool cut_fits(const Product& p, const Cut& cut, const CutRoom& room);
 size_t cut_workspace_bytes(const Product& p, const Cut& cut);
 // A choice for this shape without measurements.
-Cut default_cut(const Product& p, int multiprocessors, size_t workspace_bytes);
+Cut default_cut(const Product& p, int multiprocessors, const CutRoom& room);
 
 void launch_product(const Product& p, const Cut& cut, void* workspace, Stream stream);
 

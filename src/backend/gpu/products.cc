@@ -123,7 +123,8 @@ Products::Products(Runtime& runtime, const LibraryGemm* library, const SpecialPr
       library_(library),
       special_(special),
       table_(std::move(table)),
-      multiprocessors_(runtime.info().threads_or_sms) {
+      multiprocessors_(runtime.info().threads_or_sms),
+      room_(kWorkspaceBytes, runtime.shared_bytes_per_block()) {
   if (!table_) return;
   for (const gemm::Row& row : table_->rows()) {
     const auto tile = algorithm_of(special_, row.kernel);
@@ -147,9 +148,7 @@ bool Products::library_takes(const Product& p) const {
   return types && activation && residual && (!p.up.defined() || stacked({p.w, p.up}).has_value());
 }
 
-std::string Products::own_default(const Product& p) const {
-  return own_name(default_cut(p, multiprocessors_, kWorkspaceBytes));
-}
+std::string Products::own_default(const Product& p) const { return own_name(default_cut(p, multiprocessors_, room_)); }
 
 Products::Choice Products::choose(const Product& p) const {
   const char* why = "unmeasured: this card has no GEMM table";
@@ -160,7 +159,7 @@ Products::Choice Products::choose(const Product& p) const {
       if (const auto tile = algorithm_of(special_, row->kernel)) {
         usable = special_->takes(p, *tile);
       } else if (row->kernel.starts_with(kOwn)) {
-        usable = cut_fits(p, *parse_cut(std::string_view(row->kernel).substr(kOwn.size())), kWorkspaceBytes);
+        usable = cut_fits(p, *parse_cut(std::string_view(row->kernel).substr(kOwn.size())), room_);
       }
       if (usable) return {row->kernel, row->desc.m == p.out.rows() ? "" : "measured with other rows"};
     }
@@ -198,7 +197,7 @@ std::vector<std::string> Products::candidates(const Product& p) const {
   }
   for (int t = 0; t < static_cast<int>(tiles().size()); ++t) {
     for (const int splits : {1, 2, 3, 4, 5, 6, 8, 12, 16}) {
-      if (cut_fits(p, {t, splits}, kWorkspaceBytes)) names.push_back(own_name({t, splits}));
+      if (cut_fits(p, {t, splits}, room_)) names.push_back(own_name({t, splits}));
     }
   }
   return names;
@@ -211,7 +210,7 @@ Launch Products::prepare_kernel(const Product& p, std::string_view kernel, const
   if (const auto tile = algorithm_of(special_, kernel)) return special_->prepare(p, *tile);
   if (!kernel.starts_with(kOwn)) return {};
   const std::optional<Cut> cut = parse_cut(kernel.substr(kOwn.size()));
-  if (!cut || !cut_fits(p, *cut, kWorkspaceBytes)) return {};
+  if (!cut || !cut_fits(p, *cut, room_)) return {};
   void* const parts = cut->splits > 1 ? workspace() : nullptr;
   return [p, cut = *cut, parts](Stream stream) { launch_product(p, cut, parts, stream); };
 }

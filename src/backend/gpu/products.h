@@ -67,6 +67,7 @@ class Products {
   const SpecialProducts* special_;
   std::optional<gemm::Table> table_;
   int multiprocessors_;
+  CutRoom room_;
   mutable void* workspace_ = nullptr;  // of split products, made when the first one is prepared
 };
 

@@ -47,6 +47,8 @@ class Runtime {
   virtual DeviceSensors sensors() const = 0;
   // 90 for "sm_90".
   virtual int architecture() const = 0;
+  // That a launch can ask for; where nobody says, all that tiles were written for.
+  virtual size_t shared_bytes_per_block() const { return SIZE_MAX; }
   // Does not block on, nor wait for, the process's other streams.
   virtual Stream stream() const = 0;
   // A thread calls this before it launches kernels by itself.

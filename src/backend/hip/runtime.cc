@@ -101,6 +101,11 @@ class HipRuntime final : public gpu::Runtime {
   }
   DeviceSensors sensors() const override { return smi_.read(); }
   int architecture() const override { return architecture_; }
+  size_t shared_bytes_per_block() const override {
+    int bytes = 0;
+    hip_.require(hip_.hipDeviceGetAttribute(&bytes, kSharedBytesPerBlock, device_), "reading the card's shared memory");
+    return static_cast<size_t>(bytes);
+  }
   gpu::Stream stream() const override { return reinterpret_cast<gpu::Stream>(stream_); }
   void make_current() override {
     hip_.require(hip_.hipSetDevice(device_), "choosing the card");

@@ -8,38 +8,44 @@
 
 namespace tendon::simt {
 
+template <int kRows>
 struct MfmaLane {
-  float (*d)[4];
+  float (*d)[kRows * kRows / 64];
   const uint32_t (*a)[4];
   const uint32_t (*b)[4];
 };
 
-// d (16, 16) += a (16, 32) · b (32, 16); sums in f32. As two products of depth 16: lane l holds depths 4·(l / 16) + i
-// of the first in its values 0 .. 3, of the second in 4 .. 7.
-inline void mfma_16x16x32(float (&d)[4], const uint32_t (&a)[4], const uint32_t (&b)[4], const Here& at) {
-  MfmaLane mine{&d, &a, &b};
+// d (R, R) += a (R, 2 D) · b (2 D, R) with D = 256 / R; sums in f32. As two products of depth D: lane l holds depths
+// 4·(l / R) + i of the first in its values 0 .. 3, of the second in 4 .. 7; and in value r of d row
+// D·(r / 4) + 4·(l / R) + r mod 4 of column l mod R.
+template <int kRows>
+void mfma(float (&d)[kRows * kRows / 64], const uint32_t (&a)[4], const uint32_t (&b)[4], const Here& at) {
+  static_assert(kRows == 16 || kRows == 32);
+  MfmaLane<kRows> mine{&d, &a, &b};
   wave_collective(
       "mfma", &mine,
       [](void* const* lanes) {
-        using Row [[gnu::vector_size(64)]] = float;  // sixteen columns
-        float left[16][32];
-        Row right[32];
-        Row sums[16];
+        using Row [[gnu::vector_size(kRows * sizeof(float))]] = float;  // all columns
+        constexpr int kHalf = 256 / kRows;
+        float left[kRows][2 * kHalf];
+        Row right[2 * kHalf];
+        Row sums[kRows];
+        const auto sum_row = [](int l, int r) { return r / 4 * kHalf + l / kRows * 4 + r % 4; };
         for (int l = 0; l < 64; ++l) {
-          const auto& lane = *static_cast<const MfmaLane*>(lanes[l]);
+          const auto& lane = *static_cast<const MfmaLane<kRows>*>(lanes[l]);
           for (int i = 0; i < 8; ++i) {
-            const int k = i / 4 * 16 + l / 16 * 4 + i % 4;
-            left[l % 16][k] = bf16_half((*lane.a)[i / 2], i % 2);
-            right[k][l % 16] = bf16_half((*lane.b)[i / 2], i % 2);
+            const int k = i / 4 * kHalf + l / kRows * 4 + i % 4;
+            left[l % kRows][k] = bf16_half((*lane.a)[i / 2], i % 2);
+            right[k][l % kRows] = bf16_half((*lane.b)[i / 2], i % 2);
           }
-          for (int r = 0; r < 4; ++r) sums[l / 16 * 4 + r][l % 16] = (*lane.d)[r];
+          for (int r = 0; r < kRows * kRows / 64; ++r) sums[sum_row(l, r)][l % kRows] = (*lane.d)[r];
         }
-        for (int r = 0; r < 16; ++r) {
-          for (int k = 0; k < 32; ++k) sums[r] += left[r][k] * right[k];
+        for (int r = 0; r < kRows; ++r) {
+          for (int k = 0; k < 2 * kHalf; ++k) sums[r] += left[r][k] * right[k];
         }
         for (int l = 0; l < 64; ++l) {
-          const auto& lane = *static_cast<const MfmaLane*>(lanes[l]);
-          for (int r = 0; r < 4; ++r) (*lane.d)[r] = sums[l / 16 * 4 + r][l % 16];
+          const auto& lane = *static_cast<const MfmaLane<kRows>*>(lanes[l]);
+          for (int r = 0; r < kRows * kRows / 64; ++r) (*lane.d)[r] = sums[sum_row(l, r)][l % kRows];
         }
       },
       at);

@@ -44,6 +44,39 @@ TEST_P(Mfma, IsAProduct) {
   EXPECT_EQ(d, expected);
 }
 
+// d (32, 32) += a (32, 16) · b (32, 16)ᵀ.
+TENDON_KERNEL void wide_product_kernel(const Bf16* a, const Bf16* b, float* d) {
+  const int depth = lane() / 32 * 8;
+  const int col = lane() % 32;
+  const auto at = [&](int i) { return (i / 4 * 8 + lane() / 32 * 4 + i % 4) * 32 + col; };
+  float sums[16];
+  for (int i = 0; i < 16; ++i) sums[i] = d[at(i)];
+  mfma_bf16(sums, load_octet(a + col * 16 + depth), load_octet(b + col * 16 + depth));
+  for (int i = 0; i < 16; ++i) d[at(i)] = sums[i];
+}
+
+TEST_P(Mfma, IsAProductOf32Rows) {
+  alignas(16) Bf16 a[32 * 16];
+  alignas(16) Bf16 b[32 * 16];
+  for (int i = 0; i < 32 * 16; ++i) {
+    a[i] = to_bf16(static_cast<float>(i * 37 % 19 - 9));
+    b[i] = to_bf16(static_cast<float>(i * 53 % 23 - 11));
+  }
+  std::vector<float> d(1024), expected(1024);
+  for (int m = 0; m < 32; ++m) {
+    for (int n = 0; n < 32; ++n) {
+      const auto at = static_cast<size_t>(m * 32 + n);
+      expected[at] = d[at] = static_cast<float>(3 * (m - n));
+      for (int k = 0; k < 16; ++k) expected[at] += to_float(a[m * 16 + k]) * to_float(b[n * 16 + k]);
+    }
+  }
+  const Bf16* const left = a;
+  const Bf16* const right = b;
+  launch<wide_product_kernel>({.grid = 1, .block = 64, .stream = stream()}, left, right, d.data());
+  wait();
+  EXPECT_EQ(d, expected);
+}
+
 TENDON_KERNEL void half_a_wave_kernel(float* out) {
   float sums[4] = {};
   if (lane() < 32) mfma_bf16(sums, Octet{}, Octet{});

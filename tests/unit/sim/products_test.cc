@@ -114,6 +114,22 @@ TEST(ProductCuts, AreRefusedWhereTheyDoNotFit) {
   EXPECT_EQ(default_cut(p, 132, kWorkspaceBytes).tile, plain_tile());
 }
 
+TEST(ProductCuts, NeedTheSharedMemoryOfTheirTile) {
+  Operands o;
+  const Product p = o.product();
+  for (int t = 0; t < plain_tile(); ++t) {
+    const Tile& tile = tiles()[static_cast<size_t>(t)];
+    const auto bytes = static_cast<size_t>(tile.shared_bytes);
+    EXPECT_GT(bytes, 0U);
+    EXPECT_TRUE(cut_fits(p, {t, 1}, {kWorkspaceBytes, bytes})) << tile.name();
+    EXPECT_FALSE(cut_fits(p, {t, 1}, {kWorkspaceBytes, bytes - 1})) << tile.name();
+  }
+  EXPECT_EQ(default_cut(p, 132, {kWorkspaceBytes, 0}).tile, plain_tile());
+  constexpr size_t kOfGfx942 = size_t{64} << 10;
+  const Cut cut = default_cut(p, 132, {kWorkspaceBytes, kOfGfx942});
+  EXPECT_LE(static_cast<size_t>(tiles()[static_cast<size_t>(cut.tile)].shared_bytes), kOfGfx942);
+}
+
 TENDON_ALL_ORDERS(ProductTiles);
 
 }  // namespace
