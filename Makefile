@@ -1,6 +1,6 @@
 # Thin names for scripts/. `make help` lists them.
 .DEFAULT_GOAL := help
-.PHONY: setup build demo test test-full bench format format-check asan fuzz tidy clean help
+.PHONY: setup build demo test test-full bench format format-check asan tsan fuzz tidy clean help
 
 setup:         ## install what is missing (Debian packages)
 	@scripts/setup.sh --dev
@@ -21,6 +21,8 @@ format-check:  ## fail when `make format` would change something
 	@scripts/format.sh --check
 asan:          ## all but the slow tests under ASan and UBSan
 	@scripts/asan.sh
+tsan:          ## server, queue, client and upload tests under ThreadSanitizer
+	@scripts/tsan.sh
 fuzz:          ## fuzz the parsers (SECONDS=60)
 	@scripts/fuzz.sh $(or $(SECONDS),60)
 tidy:          ## clang-tidy over the sources

@@ -1,6 +1,7 @@
 // How one operation of the CPU backend is described, prepared and run. The table of all of them: op_table.h.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <memory>
 #include <string>
@@ -57,8 +58,15 @@ void parallel_pieces(int64_t pieces, int threads, const Body& body) {
     for (int64_t piece = 0; piece < pieces; ++piece) body(piece, 0);
     return;
   }
+#ifdef __SANITIZE_THREAD__
+  std::atomic<int64_t> next = 0;
+  run_threads(used, [&](int thread) {
+    for (int64_t piece = next++; piece < pieces; piece = next++) body(piece, thread);
+  });
+#else
 #pragma omp parallel for schedule(dynamic, 1) num_threads(used)
   for (int64_t piece = 0; piece < pieces; ++piece) body(piece, omp_get_thread_num());
+#endif
 }
 
 // Hands out 256-byte aligned pieces of the workspace; with a null base it only measures.
