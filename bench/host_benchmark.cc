@@ -5,7 +5,7 @@
 
 #include "engine/noise.h"
 #include "model/schedule.h"
-#include "model/synth.h"
+#include "model/weights/synth.h"
 #include "policy/resize.h"
 #include "policy/tokenizer.h"
 

@@ -10,7 +10,7 @@
 #include "base/check.h"
 #include "commands.h"
 #include "engine/noise.h"
-#include "policy/preset_file.h"
+#include "policy/preset/preset_file.h"
 #include "server/policy/example_request.h"
 #include "session.h"
 #include "wire/client.h"

@@ -11,8 +11,8 @@
 #include "engine/load.h"
 #include "model/forward.h"
 #include "policy/chunking.h"
-#include "policy/preset_file.h"
-#include "policy/presets.h"
+#include "policy/preset/preset_file.h"
+#include "policy/preset/presets.h"
 
 namespace tendon::cli {
 

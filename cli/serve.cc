@@ -1,4 +1,6 @@
 // tendon serve: openpi's policy server.
+#include <malloc.h>
+
 #include <cmath>
 #include <cstdlib>
 #include <fstream>
@@ -7,7 +9,7 @@
 
 #include "base/check.h"
 #include "commands.h"
-#include "policy/state_file.h"
+#include "policy/files/state_file.h"
 #include "policy_options.h"
 #include "server/policy/chunking_keys.h"
 #include "server/policy/policy_model.h"
@@ -91,7 +93,19 @@ ServerInfo describe(const Session& session, const Preset& preset, const ServeOpt
           .max_batch = static_cast<int64_t>(options.max_batch)};
 }
 
+// Requests are hundreds of kilobytes, and how many are there at once varies. glibc would serve them from its heaps as
+// soon as the first one is freed, and heaps seldom shrink: 64 clients, killed ones and deaf ones left 78 MB resident
+// with steps upwards, with blocks of their own 50 MB. Costs a few page faults for pictures that are resized (1 to 5 %
+// of a request's CPU time from 480 x 640 up, none at 224 x 224).
+void give_memory_back() {
+#ifdef __GLIBC__
+  mallopt(M_MMAP_THRESHOLD, 256 << 10);
+  mallopt(M_TRIM_THRESHOLD, 512 << 10);
+#endif
+}
+
 int run_serve(ServeOptions options) {
+  give_memory_back();
   const PresetChoice choice(options.policy.preset);
   const Preset& preset = choice.preset();
   if (options.policy.tokens.empty() && options.policy.tokenizer.empty()) {

@@ -11,7 +11,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "model/synth.h"
+#include "model/weights/synth.h"
 #include "ops/compose.h"
 
 namespace tendon::cli {

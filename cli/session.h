@@ -13,7 +13,7 @@
 #include "backend/registry.h"
 #include "engine/engine.h"
 #include "engine/load.h"
-#include "policy/presets.h"
+#include "policy/preset/presets.h"
 
 namespace tendon::cli {
 

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "backend/backend.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace tendon::cli {
 

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <string>
 
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 namespace tendon::cli {
 

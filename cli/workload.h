@@ -1,4 +1,4 @@
-// Synthetic inputs of a chosen size, by the rule of model/synth.h: what bench, check and info run on.
+// Synthetic inputs of a chosen size, by the rule of model/weights/synth.h: what bench, check and info run on.
 #pragma once
 
 #include <cstdint>

@@ -8,8 +8,8 @@
 #include "base/log.h"
 #include "checkpoint/checkpoint.h"
 #include "model/config.h"
-#include "model/synth.h"
-#include "model/weights.h"
+#include "model/weights/synth.h"
+#include "model/weights/weights.h"
 
 namespace tendon {
 

@@ -3,7 +3,7 @@
 #include <cmath>
 #include <numbers>
 
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 namespace tendon {
 

@@ -3,9 +3,9 @@
 #pragma once
 
 #include "backend/backend.h"
-#include "model/folds.h"
-#include "model/tables.h"
-#include "model/weights.h"
+#include "model/weights/folds.h"
+#include "model/weights/tables.h"
+#include "model/weights/weights.h"
 
 namespace tendon {
 

@@ -6,7 +6,7 @@
 #include <system_error>
 
 #include "base/check.h"
-#include "model/names.h"
+#include "model/weights/names.h"
 
 namespace tendon {
 namespace {

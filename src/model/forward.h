@@ -4,10 +4,10 @@
 
 #include <optional>
 
-#include "model/folds.h"
 #include "model/schedule.h"
-#include "model/tables.h"
-#include "model/weights.h"
+#include "model/weights/folds.h"
+#include "model/weights/tables.h"
+#include "model/weights/weights.h"
 #include "ops/recorder.h"
 
 namespace tendon {

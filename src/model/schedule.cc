@@ -5,7 +5,7 @@
 
 #include "base/check.h"
 #include "base/dtype.h"
-#include "model/folds.h"
+#include "model/weights/folds.h"
 
 namespace tendon {
 

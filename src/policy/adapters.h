@@ -4,7 +4,7 @@
 #include <span>
 #include <vector>
 
-#include "policy/presets.h"
+#include "policy/preset/presets.h"
 
 namespace tendon {
 

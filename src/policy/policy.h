@@ -11,8 +11,8 @@
 #include "engine/engine.h"
 #include "policy/adapters.h"
 #include "policy/chunking.h"
-#include "policy/image.h"
-#include "policy/presets.h"
+#include "policy/files/image.h"
+#include "policy/preset/presets.h"
 #include "policy/tokenizer.h"
 
 namespace tendon {

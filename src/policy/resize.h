@@ -1,7 +1,7 @@
 // The resize that openpi applies to every camera picture before the model.
 #pragma once
 
-#include "policy/image.h"
+#include "policy/files/image.h"
 
 namespace tendon {
 

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/check.h"
-#include "policy/file.h"
+#include "policy/files/file.h"
 
 namespace tendon {
 namespace {

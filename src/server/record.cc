@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
-#include "policy/file.h"
+#include "policy/files/file.h"
 
 namespace tendon {
 namespace {

@@ -6,9 +6,9 @@
 
 #include "command.h"
 #include "engine/noise.h"
-#include "model/folds.h"
-#include "policy/npy.h"
-#include "policy/presets.h"
+#include "model/weights/folds.h"
+#include "policy/files/npy.h"
+#include "policy/preset/presets.h"
 #include "tiny.h"
 
 namespace tendon::test {

@@ -19,7 +19,7 @@
 #include "checkpoint/safetensors.h"
 #include "engine/engine.h"
 #include "engine/load.h"
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 namespace tendon::test {
 
@@ -156,6 +156,19 @@ inline void write_constant_checkpoint(const std::filesystem::path& directory, co
   set_weight(weights, "action_out_proj.weight", std::vector<float>(elements, 0.0F));
   set_weight(weights, "action_out_proj.bias", bias);
   write_checkpoint(directory, weights, base);
+}
+
+// More rows for tokens: the tests' tokenizer has 560 pieces, the tiny models 512 rows.
+inline void add_embeddings(StoredMap& weights, int64_t rows) {
+  for (const char* const part : {"paligemma.lm_head.weight", "gemma_expert.lm_head.weight"}) {
+    const auto name = std::string("paligemma_with_expert.") + part;
+    if (!weights.contains(name)) continue;
+    const Stored& stored = weights[name];
+    std::vector<float> values = stored.floats();
+    const auto width = static_cast<size_t>(stored.shape[1]);
+    for (size_t i = values.size(); i < static_cast<size_t>(rows) * width; ++i) values.push_back(values[i % 977] / 2);
+    weights[name] = store(values, {rows, stored.shape[1]}, stored.dtype);
+  }
 }
 
 // --- inputs ---------------------------------------------------------------------------------------------------------

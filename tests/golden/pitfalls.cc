@@ -31,7 +31,7 @@
 #include "checkpoint/checkpoint.h"
 #include "engine/staging.h"
 #include "fixture.h"
-#include "model/synth.h"
+#include "model/weights/synth.h"
 #include "ops/cost.h"
 
 namespace tendon::test {

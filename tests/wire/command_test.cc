@@ -4,7 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <thread>
 
-#include "policy/presets.h"
+#include "policy/preset/presets.h"
 #include "process.h"
 #include "raw_client.h"
 #include "server/policy/example_request.h"

@@ -6,24 +6,11 @@
 
 #include <nlohmann/json.hpp>
 
-#include "policy/presets.h"
+#include "policy/preset/presets.h"
 #include "process.h"
 
 namespace tendon::test {
 namespace {
-
-// The tests' tokenizer has 560 pieces, the tiny model 512 rows for them.
-void add_embeddings(StoredMap& weights, int64_t rows) {
-  for (const char* const part : {"paligemma.lm_head.weight", "gemma_expert.lm_head.weight"}) {
-    const auto name = std::string("paligemma_with_expert.") + part;
-    if (!weights.contains(name)) continue;
-    const Stored& stored = weights[name];
-    std::vector<float> values = stored.floats();
-    const auto width = static_cast<size_t>(stored.shape[1]);
-    for (size_t i = values.size(); i < static_cast<size_t>(rows) * width; ++i) values.push_back(values[i % 977] / 2);
-    weights[name] = store(values, {rows, stored.shape[1]}, stored.dtype);
-  }
-}
 
 // One server and what robots.py has to know of it.
 struct Case {

@@ -213,6 +213,13 @@ TEST(Protocol, BigMessages) {
   EXPECT_EQ(pieces.read().code(), 1009);
 }
 
+TEST(Protocol, SixtyFourMebibytesByDefault) {  // field case 17
+  EchoServer server;
+  RawClient client = ready_client(server);
+  client.send(padded_request(1, size_t{64} << 20));
+  EXPECT_EQ(answer(client.read()), 1);
+}
+
 TEST(Protocol, HandshakeVariants) {
   EchoServer server;
   for (const char* target : {"/", "/any/path?x=1"}) {

@@ -5,7 +5,7 @@
 #include <span>
 #include <string>
 
-#include "policy/presets.h"
+#include "policy/preset/presets.h"
 
 namespace tendon {
 

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "model/names.h"
+#include "model/weights/names.h"
 #include "shape_source.h"
 
 namespace tendon::test {

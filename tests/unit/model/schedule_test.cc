@@ -11,7 +11,7 @@
 #include "base/check.h"
 #include "base/dtype.h"
 #include "checkpoint/safetensors.h"
-#include "model/folds.h"
+#include "model/weights/folds.h"
 
 namespace tendon {
 namespace {

@@ -9,7 +9,7 @@
 
 #include "base/check.h"
 #include "checkpoint/tensor_source.h"
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 namespace tendon::test {
 

@@ -1,4 +1,4 @@
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 #include <gtest/gtest.h>
 
@@ -15,8 +15,8 @@
 #include "base/convert.h"
 #include "checkpoint/checkpoint.h"
 #include "checkpoint/safetensors.h"
-#include "model/names.h"
-#include "model/weights.h"
+#include "model/weights/names.h"
+#include "model/weights/weights.h"
 
 namespace tendon {
 namespace {

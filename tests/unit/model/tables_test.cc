@@ -1,4 +1,4 @@
-#include "model/tables.h"
+#include "model/weights/tables.h"
 
 #include <gtest/gtest.h>
 
@@ -11,7 +11,7 @@
 
 #include "base/convert.h"
 #include "checkpoint/safetensors.h"
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 namespace tendon {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/check.h"
-#include "model/names.h"
+#include "model/weights/names.h"
 #include "shape_source.h"
 
 namespace tendon::test {

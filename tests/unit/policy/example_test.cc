@@ -1,9 +1,9 @@
 // The files of examples/observation are what its README says.
 #include <algorithm>
 
-#include "policy/presets.h"
+#include "policy/files/state_file.h"
+#include "policy/preset/presets.h"
 #include "policy/resize.h"
-#include "policy/state_file.h"
 #include "policy/tokenizer.h"
 #include "policy_test.h"
 

@@ -1,4 +1,4 @@
-#include "policy/image.h"
+#include "policy/files/image.h"
 
 #include <cstdlib>
 

@@ -1,4 +1,4 @@
-#include "policy/npy.h"
+#include "policy/files/npy.h"
 
 #include <cstring>
 #include <limits>

@@ -1,4 +1,4 @@
-#include "policy/preset_file.h"
+#include "policy/preset/preset_file.h"
 
 #include "policy_test.h"
 

@@ -1,4 +1,4 @@
-#include "policy/presets.h"
+#include "policy/preset/presets.h"
 
 #include <set>
 

@@ -1,4 +1,4 @@
-#include "policy/state_file.h"
+#include "policy/files/state_file.h"
 
 #include <clocale>
 

@@ -6,7 +6,7 @@
 #include <gmock/gmock.h>
 
 #include "base/check.h"
-#include "policy/preset_file.h"
+#include "policy/preset/preset_file.h"
 #include "server/policy/example_request.h"
 #include "wire/message.h"
 

@@ -1,4 +1,4 @@
-#include "model/weights.h"
+#include "model/weights/weights.h"
 
 #include <algorithm>
 #include <set>
@@ -6,7 +6,7 @@
 #include <fmt/ranges.h>
 
 #include "base/check.h"
-#include "model/names.h"
+#include "model/weights/names.h"
 
 namespace tendon {
 namespace {

@@ -1,4 +1,4 @@
-#include "policy/npy.h"
+#include "policy/files/npy.h"
 
 #include <fmt/ranges.h>
 
@@ -9,7 +9,7 @@
 #include <fstream>
 
 #include "base/check.h"
-#include "policy/file.h"
+#include "policy/files/file.h"
 
 namespace tendon {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/synth.h"
+#include "model/weights/synth.h"
 
 #include <sys/mman.h>
 
@@ -14,8 +14,8 @@
 #include "base/parallel.h"
 #include "base/simd.h"
 #include "checkpoint/safetensors.h"
-#include "model/names.h"
-#include "model/weights.h"
+#include "model/weights/names.h"
+#include "model/weights/weights.h"
 
 namespace tendon {
 namespace {

@@ -1,4 +1,4 @@
-#include "policy/state_file.h"
+#include "policy/files/state_file.h"
 
 #include <algorithm>
 #include <charconv>
@@ -7,7 +7,7 @@
 #include <system_error>
 
 #include "base/check.h"
-#include "policy/file.h"
+#include "policy/files/file.h"
 
 namespace tendon {
 namespace {

@@ -1,4 +1,4 @@
-#include "model/tables.h"
+#include "model/weights/tables.h"
 
 #include <cmath>
 

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-#include "policy/presets.h"
+#include "policy/preset/presets.h"
 
 namespace tendon {
 

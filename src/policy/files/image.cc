@@ -1,4 +1,4 @@
-#include "policy/image.h"
+#include "policy/files/image.h"
 
 #include <spng.h>
 #include <turbojpeg.h>
@@ -9,7 +9,7 @@
 #include <memory>
 
 #include "base/check.h"
-#include "policy/file.h"
+#include "policy/files/file.h"
 
 namespace tendon {
 namespace {

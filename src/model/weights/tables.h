@@ -3,9 +3,9 @@
 
 #include <vector>
 
-#include "model/folds.h"
 #include "model/schedule.h"
-#include "model/weights.h"
+#include "model/weights/folds.h"
+#include "model/weights/weights.h"
 
 namespace tendon {
 

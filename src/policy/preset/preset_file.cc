@@ -1,4 +1,4 @@
-#include "policy/preset_file.h"
+#include "policy/preset/preset_file.h"
 
 #include <cmath>
 #include <cstdlib>
@@ -10,7 +10,7 @@
 
 #include "base/check.h"
 #include "policy/adapters.h"
-#include "policy/file.h"
+#include "policy/files/file.h"
 
 namespace tendon {
 
