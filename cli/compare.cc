@@ -15,6 +15,15 @@ bool is_full_size(const ModelConfig& config) { return config.prefix.width >= 102
 
 std::string limit(double value, double unlimited) { return value == unlimited ? "-" : fmt::format("{:.1e}", value); }
 
+// How much further from f32 than bf16 a precision with 8-bit operands may be: 1.4 times what was measured, or more.
+double times_bf16(DType precision) { return precision == DType::kE4m3 ? 13 : precision == DType::kI8 ? 3 : 1; }
+
+Bound wider(const Bound& bound, double factor) {
+  return {.relative = factor * bound.relative,
+          .max_abs = factor * bound.max_abs,
+          .cosine = bound.cosine == -1 ? -1 : 1 - factor * factor * (1 - bound.cosine)};
+}
+
 }  // namespace
 
 void Distance::add(const float* got, const float* want, int64_t n) {
@@ -38,6 +47,7 @@ double Distance::cosine() const {
 }
 
 Bound bound_for(Quantity quantity, DType precision, const ModelConfig& config) {
+  if (is_scaled(precision)) return wider(bound_for(quantity, DType::kBf16, config), times_bf16(precision));
   const bool long_horizon = config.horizon > 16;
   if (precision == DType::kF32) {
     switch (quantity) {

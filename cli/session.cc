@@ -42,7 +42,11 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option("--backend", backend, "cpu (default: the best present)");
   app.add_option("--variant", variant, "pi0 | pi05; must agree with the weights")
       ->check(CLI::IsMember({"pi0", "pi05"}));
-  app.add_option("--precision", precision, "bf16 | f32")->check(CLI::IsMember({"bf16", "f32"}))->capture_default_str();
+  app.add_option(
+         "--precision", precision,
+         "bf16 | f32 | fp8 | int8 (the last two: 8-bit operands in vision's and prefix's products, all else as bf16)")
+      ->check(CLI::IsMember({"bf16", "f32", "fp8", "int8"}))
+      ->capture_default_str();
   app.add_option("--rope-freq", rope, "exact | bf16: RoPE frequencies as trained")
       ->check(CLI::IsMember({"exact", "bf16"}))
       ->capture_default_str();
@@ -68,7 +72,7 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
 
 EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const {
   EngineOptions options;
-  options.precision = precision == "f32" ? DType::kF32 : DType::kBf16;
+  options.precision = parse_precision(precision).value();
   options.rope = rope == "bf16" ? RopeFrequencies::kBf16 : RopeFrequencies::kExact;
   const bool lerobot = time_rule.empty() ? stated.kind == ConfigKind::kLerobot : time_rule == "lerobot";
   options.time_rule = lerobot ? TimeRule::kLerobot : TimeRule::kOpenpi;
@@ -131,7 +135,8 @@ Session open_session(const ModelOptions& options, const SessionOptions& session_
   session.ready_s = now_s() - loaded;
   log_info(log, "{} loaded in {:.2f} s, ready {:.2f} s later; compute {}, horizon {}, {} steps",
            variant_name(session.model.config.variant), session.load_s, session.ready_s,
-           dtype_name(engine_options.precision), session.model.config.horizon, session.engine->schedule().times.size());
+           precision_name(engine_options.precision), session.model.config.horizon,
+           session.engine->schedule().times.size());
   return session;
 }
 

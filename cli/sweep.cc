@@ -92,7 +92,7 @@ Axes axes_of(const SweepOptions& options, const ModelOptions& model, const Workl
     const std::string axis = range.substr(0, equals);
     const std::string list = equals == std::string::npos ? "" : range.substr(equals + 1);
     if (axis == "precision") {
-      axes.precision = words(list, range, axis, {"bf16", "f32"});
+      axes.precision = words(list, range, axis, {"bf16", "f32", "fp8", "int8"});
       continue;
     }
     if (axis == "caches") {

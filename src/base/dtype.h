@@ -2,13 +2,17 @@
 #pragma once
 
 #include <bit>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <string_view>
 
 namespace tendon {
 
-enum class DType : uint8_t { kF32, kBf16, kF16, kF64, kI64, kI32, kU8, kBool };
+// kE4m3 and kI8 are codes: a matrix of them has a scale for each row (Tensor::scales), the number is scale · code.
+enum class DType : uint8_t { kF32, kBf16, kF16, kF64, kI64, kI32, kU8, kBool, kE4m3, kI8 };
+
+constexpr bool is_scaled(DType dtype) { return dtype == DType::kE4m3 || dtype == DType::kI8; }
 
 constexpr size_t dtype_bytes(DType dtype) {
   switch (dtype) {
@@ -23,6 +27,8 @@ constexpr size_t dtype_bytes(DType dtype) {
       return 2;
     case DType::kU8:
     case DType::kBool:
+    case DType::kE4m3:
+    case DType::kI8:
       return 1;
   }
   return 0;
@@ -46,6 +52,10 @@ constexpr std::string_view dtype_name(DType dtype) {
       return "u8";
     case DType::kBool:
       return "bool";
+    case DType::kE4m3:
+      return "e4m3";
+    case DType::kI8:
+      return "i8";
   }
   return "?";
 }
@@ -64,6 +74,58 @@ constexpr Bf16 to_bf16(float value) {
 }
 
 constexpr float round_to_bf16(float value) { return to_float(to_bf16(value)); }
+
+// OCP FP8 E4M3: sign, four bits of exponent with bias 7, three of mantissa; no infinities, NaN is 0x7f and 0xff.
+struct E4m3 {
+  uint8_t bits = 0;
+};
+constexpr float kE4m3Max = 448.0F;
+
+constexpr float to_float(E4m3 value) {
+  const uint32_t sign = static_cast<uint32_t>(value.bits & 0x80U) << 24;
+  const uint32_t magnitude = value.bits & 0x7fU;
+  if (magnitude == 0x7fU) return std::bit_cast<float>(sign | 0x7fc00000U);
+  if (magnitude >= 8) return std::bit_cast<float>(sign | ((magnitude << 20) + (120U << 23)));
+  const float subnormal = static_cast<float>(magnitude) * 0x1p-9F;
+  return sign == 0 ? subnormal : -subnormal;
+}
+
+// To nearest even; what is larger than 448 becomes 448.
+constexpr E4m3 to_e4m3(float value) {
+  const uint32_t bits = std::bit_cast<uint32_t>(value);
+  const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80U);
+  const uint32_t magnitude = bits & 0x7fffffffU;
+  if (magnitude > 0x7f800000U) return {static_cast<uint8_t>(sign | 0x7fU)};
+  const float size = std::bit_cast<float>(magnitude);
+  if (size < 0x1p-6F) {  // steps of 2⁻⁹: the sum has that step at its end, and rounds
+    return {static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(size + 0x1p14F) - std::bit_cast<uint32_t>(0x1p14F)))};
+  }
+  const uint32_t rounded = magnitude + 0x7ffffU + ((magnitude >> 20) & 1U);
+  const uint32_t code = (rounded >> 20) - (120U << 3);
+  return {static_cast<uint8_t>(sign | (code < 0x7eU ? code : 0x7eU))};
+}
+
+// To nearest even, at least -127 and at most 127.
+inline int8_t to_i8(float value) {
+  return static_cast<int8_t>(std::nearbyint(std::fmin(std::fmax(value, -127.0F), 127.0F)));
+}
+
+// The largest code.
+constexpr float scaled_max(DType dtype) { return dtype == DType::kE4m3 ? kE4m3Max : 127.0F; }
+
+// How a row whose largest magnitude is `largest` becomes codes: number ≈ factor · code(number · inverse). A row of
+// zeros has the factor 1, one with a number that is not finite (largest = ∞) the factor ∞; where most / largest would
+// overflow, the smallest numbers are lost.
+struct RowScale {
+  float factor = 1.0F, inverse = 1.0F;
+  constexpr RowScale(float largest, DType codes) {
+    if (!(largest > 0.0F)) return;
+    constexpr float kLeast = 0x1p-110F;
+    const float kept = largest > kLeast ? largest : kLeast;
+    factor = kept / scaled_max(codes);
+    inverse = scaled_max(codes) / kept;
+  }
+};
 
 // IEEE binary16 bit pattern to float, exact.
 constexpr float half_to_float(uint16_t half) {

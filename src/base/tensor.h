@@ -45,6 +45,7 @@ struct Tensor {
   void* data = nullptr;      // null until bound
   int32_t value = -1;        // id of the planned buffer, -1 for memory that exists already (weights)
   int64_t value_offset = 0;  // elements from the start of the planned buffer
+  float* scales = nullptr;   // of codes alone: one a row; bound together with `data`
 
   Tensor() = default;
   Tensor(DType type, const Shape& dims, void* memory = nullptr)
@@ -55,7 +56,7 @@ struct Tensor {
   int64_t rows() const { return cols() == 0 ? 0 : shape.elements() / cols(); }
   int64_t elements() const { return shape.elements(); }
   bool contiguous() const { return rows() <= 1 || row_stride == cols(); }
-  size_t bytes() const { return static_cast<size_t>(elements()) * dtype_bytes(dtype); }
+  size_t bytes() const { return static_cast<size_t>(elements()) * dtype_bytes(dtype); }  // without scales
 
   template <class T>
   T* as() const {
@@ -72,5 +73,12 @@ struct Tensor {
  private:
   Tensor shifted(int64_t elements) const;
 };
+
+// Where the scales of a matrix of this shape begin when they share a buffer with its codes, in bytes.
+size_t scales_offset_bytes(const Shape& shape);
+// What a buffer for a tensor has to hold, scales included.
+size_t buffer_bytes(DType dtype, const Shape& shape);
+// Binds a tensor to a buffer of that kind, whose shape may be wider than the tensor's.
+void bind(Tensor& tensor, const Shape& buffer, void* memory);
 
 }  // namespace tendon

@@ -317,6 +317,9 @@ std::vector<double> to_doubles(const Tensor& tensor) {
     case DType::kBool:
       fill([&](size_t i) { return static_cast<double>(tensor.as<const uint8_t>()[i]); });
       break;
+    case DType::kE4m3:
+    case DType::kI8:
+      TENDON_CHECK(false, "files hold no {}", dtype_name(tensor.dtype));
   }
   return values;
 }

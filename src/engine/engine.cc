@@ -38,13 +38,23 @@ struct Engine::Slot {
   bool kept = false;
 };
 
+std::string_view precision_name(DType precision) {
+  return precision == DType::kE4m3 ? "fp8" : precision == DType::kI8 ? "int8" : dtype_name(precision);
+}
+
+std::optional<DType> parse_precision(std::string_view name) {
+  for (const DType precision : {DType::kF32, DType::kBf16, DType::kE4m3, DType::kI8}) {
+    if (name == precision_name(precision)) return precision;
+  }
+  return std::nullopt;
+}
+
 Engine::~Engine() = default;
 
 Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host, const EngineOptions& options,
                const LogSink& log)
     : backend_(backend), config_(config), options_(options), log_(log) {
-  TENDON_CHECK(options.precision == DType::kBf16 || options.precision == DType::kF32, "precision {}",
-               dtype_name(options.precision));
+  TENDON_CHECK(parse_precision(precision_name(options.precision)), "precision {}", dtype_name(options.precision));
   if (config_.horizon < 1 || config_.max_token_len < 1)
     throw_bad_use("The action horizon and the prompt budget must be set before an engine is made.");
   schedule_ = options.schedule ? *options.schedule : make_schedule(options.steps, options.time_rule);
@@ -174,7 +184,7 @@ Engine::Slot& Engine::make_slot(const Bucket& bucket, bool kept) {
                          .tables = store_->tables(),
                          .folds = options_.folds,
                          .schedule = schedule_,
-                         .activation = options_.precision,
+                         .activation = options_.precision == DType::kF32 ? DType::kF32 : DType::kBf16,
                          .bucket = bucket,
                          .taps = options_.taps,
                          .chunking = bucket.chunked ? options_.chunking : std::nullopt};

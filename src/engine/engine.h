@@ -24,9 +24,15 @@ struct PreparedBatch {
   std::optional<int64_t> prompt_tokens = {};  // of this prompt length alone
 };
 
+// "f32", "bf16", "fp8" or "int8": the word for EngineOptions::precision; nothing for another word.
+std::string_view precision_name(DType precision);
+std::optional<DType> parse_precision(std::string_view name);
+
 struct EngineOptions {
-  DType precision = DType::kBf16;  // kBf16 or kF32
-  int64_t steps = 10;              // N, Euler steps
+  // Of the operands of the large products: kF32, kBf16, kE4m3 ("fp8") or kI8 ("int8"); with the
+  // last two, weights and rows of vision and prefix have codes with scales, and all else is as in bf16.
+  DType precision = DType::kBf16;
+  int64_t steps = 10;  // N, Euler steps
   TimeRule time_rule = TimeRule::kOpenpi;
   RopeFrequencies rope = RopeFrequencies::kExact;
   Folds folds;

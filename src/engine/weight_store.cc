@@ -31,7 +31,7 @@ DType kept_dtype(const WeightSpec& spec, DType stored, DType compute, bool widen
   if (!is_matrix) return DType::kF32;
   const bool for_f32_operand = spec.role == WeightRole::kTimeOnly || compute == DType::kF32;
   if (for_f32_operand) return stored == DType::kBf16 && widens ? DType::kBf16 : DType::kF32;
-  return DType::kBf16;
+  return is_scaled(compute) && spec.role != WeightRole::kBf16Matrix ? compute : DType::kBf16;
 }
 
 // Patch kernels are stored as (W, 3, P, P) and used as rows of 3·P·P.
@@ -46,58 +46,131 @@ Tensor values_of(const TensorSource* source, const std::string& name, const Tens
   return as_matrix(source->tensor(name)).reshaped(header.shape);
 }
 
-// Gathers what goes into the block, then fills it in one pass.
+// Gathers what goes into the block, then fills it.
 class BlockBuilder {
  public:
   BlockBuilder(Backend& backend, const TensorSource* source) : backend_(backend), source_(source) {}
 
   // `name` is the weight's, empty for a table.
   void add(const Tensor& host, DType dtype, Tensor* target, const std::string& name = {}) {
-    items_.push_back({host, dtype, target, name, 0});
+    items_.push_back({host, dtype, target, name});
   }
 
   // Matrices come first, in the order of the visit: q, k and v of a layer, and gate and up, lie one behind the other,
-  // so that a backend can run them as one product.
+  // so that a backend can run them as one product. So do their scales, behind all else.
   DeviceBlock build() {
     std::ranges::stable_partition(items_, [](const Item& item) { return item.host.shape.rank() == 2; });
     size_t bytes_in_all = 0;
+    const auto append = [&](size_t bytes, size_t alignment) {
+      const size_t at = (bytes_in_all + alignment - 1) / alignment * alignment;
+      bytes_in_all = at + bytes;
+      return at;
+    };
+    for (Item& item : items_) item.offset = append(item.bytes(), kAlignmentBytes);
     for (Item& item : items_) {
-      item.offset = bytes_in_all;
-      bytes_in_all += (item.bytes() + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+      if (item.is_quantized()) item.scales_offset = append(item.scales_bytes(), kScalesAlignmentBytes);
     }
     DeviceBlock block(backend_, bytes_in_all);
-    std::vector<UploadPiece> pieces;
+    char* const memory = static_cast<char*>(block.data());
     for (const Item& item : items_) {
-      *item.target = Tensor(item.dtype, item.host.shape, static_cast<char*>(block.data()) + item.offset);
-      if (is_made_there(item)) continue;
-      pieces.push_back({host_of(item), item.dtype, item.offset});
-      if (backend_.uses_host_memory()) convert(pieces.back().host, item.dtype, item.target->data);
+      *item.target = Tensor(item.dtype, item.host.shape, memory + item.offset);
+      if (item.is_quantized()) item.target->scales = reinterpret_cast<float*>(memory + item.scales_offset);
     }
-    if (!backend_.uses_host_memory()) upload_pieces(backend_, block.data(), pieces);
-    if (made_bytes_ > 0) backend_.finish_uploads();
+    std::vector<Filled> as_they_are;
+    for (const Item& item : items_) {
+      if (!item.is_quantized()) as_they_are.push_back({&item, *item.target});
+    }
+    quantize();
+    fill(as_they_are, memory);
     return block;
   }
   size_t made_bytes() const { return made_bytes_; }
 
  private:
+  static constexpr size_t kScalesAlignmentBytes = 16;
+  static constexpr size_t kStagedBytes = size_t{1} << 30;
+
   struct Item {
     Tensor host;
     DType dtype;
     Tensor* target;
     std::string name;
-    size_t offset;
+    size_t offset = 0, scales_offset = 0;
+    bool is_quantized() const { return is_scaled(dtype); }
     size_t bytes() const { return static_cast<size_t>(host.elements()) * dtype_bytes(dtype); }
+    size_t scales_bytes() const { return static_cast<size_t>(host.rows()) * sizeof(float); }
+  };
+  // A weight and where its values go.
+  struct Filled {
+    const Item* item;
+    Tensor to;
   };
 
-  bool is_made_there(const Item& item) {
-    if (item.host.data != nullptr || source_ == nullptr) return false;
-    const std::optional<ValueRule> rule = source_->rule(item.name);
-    if (!rule || !backend_.fill_by_rule(*item.target, *rule)) return false;
-    made_bytes_ += item.bytes();
+  bool is_made_there(const Filled& one) {
+    if (one.item->host.data != nullptr || source_ == nullptr) return false;
+    const std::optional<ValueRule> rule = source_->rule(one.item->name);
+    if (!rule || !backend_.fill_by_rule(one.to, *rule)) return false;
+    made_bytes_ += one.item->bytes();
     return true;
   }
   Tensor host_of(const Item& item) const {
     return item.host.data != nullptr ? item.host : values_of(source_, item.name, item.host);
+  }
+
+  // All lie in `block`, in the order of their places.
+  void fill(const std::vector<Filled>& all, char* block) {
+    std::vector<UploadPiece> pieces;
+    const size_t made_before = made_bytes_;
+    for (const Filled& one : all) {
+      if (is_made_there(one)) continue;
+      const Tensor host = host_of(*one.item);
+      if (backend_.uses_host_memory()) {
+        convert(host, one.to.dtype, one.to.data);
+      } else {
+        pieces.push_back({host, one.to.dtype, static_cast<size_t>(static_cast<char*>(one.to.data) - block)});
+      }
+    }
+    if (!pieces.empty()) upload_pieces(backend_, block, pieces);
+    if (made_bytes_ > made_before) backend_.finish_uploads();
+  }
+
+  // Weights that become codes: brought to the device as they are stored (f16 as f32), some at a time, and cast there.
+  void quantize() {
+    for (auto next = items_.begin(); next != items_.end();) {
+      std::vector<const Item*> group;
+      size_t bytes = 0;
+      for (; next != items_.end() && (group.empty() || bytes < kStagedBytes); ++next) {
+        if (!next->is_quantized()) continue;
+        group.push_back(&*next);
+        bytes += staged_bytes(*next);
+      }
+      if (!group.empty()) quantize_group(group, bytes);
+    }
+  }
+
+  static DType staged_dtype(const Item& item) { return item.host.dtype == DType::kBf16 ? DType::kBf16 : DType::kF32; }
+  static size_t staged_bytes(const Item& item) {
+    const size_t bytes = buffer_bytes(staged_dtype(item), item.host.shape);
+    return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+  }
+
+  void quantize_group(const std::vector<const Item*>& group, size_t bytes) {
+    const DeviceBlock staged(backend_, bytes);
+    std::vector<Filled> values;
+    std::vector<Op> casts;
+    char* at = static_cast<char*>(staged.data());
+    for (const Item* item : group) {
+      values.push_back({item, Tensor(staged_dtype(*item), item->host.shape, at)});
+      casts.push_back({Cast{.x = values.back().to, .out = *item->target}, item->name});
+      at += staged_bytes(*item);
+    }
+    fill(values, static_cast<char*>(staged.data()));
+    if (!backend_.supports(casts.front())) {
+      throw_bad_use("The {} backend does not make {} weights; take --precision bf16.", backend_.name(),
+                    dtype_name(group.front()->dtype));
+    }
+    const Status status = backend_.prepare(std::move(casts), nullptr, 0, {})->run(nullptr);
+    if (!status.is_ok()) throw_device("Casting weights: {}", status.message());
   }
 
   Backend& backend_;

@@ -2,6 +2,7 @@
 #include <cmath>
 
 #include "model/forward.h"
+#include "ops/compose.h"
 
 namespace tendon {
 namespace {
@@ -12,7 +13,7 @@ NormParams norm_params(const NormWeights& weights, const Modulation& modulation,
 
 Tensor projected(Recorder& r, const Tensor& x, const Tensor& w) {
   const Tensor y = r.temporary(x.dtype, {x.rows(), w.rows()});
-  r.add(Linear{.x = x, .w = w, .bias = {}, .out = y});
+  r.add(Linear{.x = operand(r, x, w), .w = w, .bias = {}, .out = y});
   return y;
 }
 

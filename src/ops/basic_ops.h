@@ -24,7 +24,9 @@ struct Patchify {
   }
 };
 
-// out = act(x · wᵀ + bias).  x (M, K), w (N, K), bias (N) f32 or undefined, out (M, N).
+// out = act(x · wᵀ + bias).  x (M, K), w (N, K), bias (N) f32 or undefined, out (M, N). With e4m3 or i8 codes in w, x
+// has them too: they are multiplied and summed, and the sum is multiplied by the scales of its row of x and its row of
+// w.
 struct Linear {
   static constexpr const char* kName = "linear";
   Tensor x, w, bias, out;
@@ -183,7 +185,8 @@ struct ConcatRow {
   }
 };
 
-// out = x, in out's type.
+// out = x, in out's type. To e4m3 or i8, a row gets the scale that makes its largest magnitude
+// the largest code, 448 or 127 (RowScale of base/dtype.h).
 struct Cast {
   static constexpr const char* kName = "cast";
   Tensor x, out;

@@ -15,9 +15,10 @@ Tensor normalized(Recorder& r, const Tensor& x, const NormParams& norm) {
   return h;
 }
 
-Tensor projected(Recorder& r, const Tensor& x, const Tensor& w) {
-  const Tensor y = r.temporary(x.dtype, {x.rows(), w.rows()});
-  r.add(Linear{.x = x, .w = w, .bias = {}, .out = y});
+// `rows` is the operand; y gets `type`.
+Tensor projected(Recorder& r, const Tensor& rows, const Tensor& w, DType type) {
+  const Tensor y = r.temporary(type, {rows.rows(), w.rows()});
+  r.add(Linear{.x = rows, .w = w, .bias = {}, .out = y});
   return y;
 }
 
@@ -32,22 +33,23 @@ void compose(const PatchEmbed& a, Recorder& r) {
 void compose(const LayerNormQkv& a, Recorder& r) {
   const Tensor h = r.temporary(a.x.dtype, {a.x.rows(), a.x.cols()});
   r.add(LayerNorm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps});
+  const Tensor rows = operand(r, h, a.wq);
   const int64_t q = a.wq.rows();
   const int64_t k = a.wk.rows();
-  r.add(Linear{.x = h, .w = a.wq, .bias = a.bq, .out = a.out.col_range(0, q)});
-  r.add(Linear{.x = h, .w = a.wk, .bias = a.bk, .out = a.out.col_range(q, k)});
-  r.add(Linear{.x = h, .w = a.wv, .bias = a.bv, .out = a.out.col_range(q + k, a.wv.rows())});
+  r.add(Linear{.x = rows, .w = a.wq, .bias = a.bq, .out = a.out.col_range(0, q)});
+  r.add(Linear{.x = rows, .w = a.wk, .bias = a.bk, .out = a.out.col_range(q, k)});
+  r.add(Linear{.x = rows, .w = a.wv, .bias = a.bv, .out = a.out.col_range(q + k, a.wv.rows())});
 }
 
 void compose(const LayerNormLinear& a, Recorder& r) {
   const Tensor h = r.temporary(a.x.dtype, {a.x.rows(), a.x.cols()});
   r.add(LayerNorm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps});
-  r.add(Linear{.x = h, .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation});
+  r.add(Linear{.x = operand(r, h, a.w), .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation});
 }
 
 void compose(const LinearResidual& a, Recorder& r) {
   const Tensor y = r.temporary(a.out.dtype, {a.out.rows(), a.out.cols()});
-  r.add(Linear{.x = a.x, .w = a.w, .bias = a.bias, .out = y});
+  r.add(Linear{.x = operand(r, a.x, a.w), .w = a.w, .bias = a.bias, .out = y});
   if (a.gate.defined()) {
     r.add(GatedResidual{.x = a.residual, .y = y, .gate = a.gate, .out = a.out});
   } else {
@@ -56,21 +58,22 @@ void compose(const LinearResidual& a, Recorder& r) {
 }
 
 void compose(const NormQkvRope& a, Recorder& r) {
-  const Tensor h = normalized(r, a.x, a.norm);
+  const Tensor h = operand(r, normalized(r, a.x, a.norm), a.wk);
+  const DType type = a.x.dtype;
   if (a.wq.defined()) {
-    r.add(Rope{.x = projected(r, h, a.wq), .positions = a.positions, .table = a.table, .out = a.q});
+    r.add(Rope{.x = projected(r, h, a.wq, type), .positions = a.positions, .table = a.table, .out = a.q});
   }
-  const Tensor k = projected(r, h, a.wk);
+  const Tensor k = projected(r, h, a.wk, type);
   const Tensor rotated = r.temporary(k.dtype, k.shape);
   r.add(Rope{.x = k, .positions = a.positions, .table = a.table, .out = rotated});
   r.add(ScatterRows{.x = rotated, .rows = a.cache_rows, .out = a.k_cache});
-  r.add(ScatterRows{.x = projected(r, h, a.wv), .rows = a.cache_rows, .out = a.v_cache});
+  r.add(ScatterRows{.x = projected(r, h, a.wv, type), .rows = a.cache_rows, .out = a.v_cache});
 }
 
 void compose(const NormGateUpGelu& a, Recorder& r) {
-  const Tensor h = normalized(r, a.x, a.norm);
-  const Tensor gate = projected(r, h, a.w_gate);
-  r.add(GeluMul{.gate = gate, .up = projected(r, h, a.w_up), .out = a.out});
+  const Tensor h = operand(r, normalized(r, a.x, a.norm), a.w_gate);
+  const Tensor gate = projected(r, h, a.w_gate, a.x.dtype);
+  r.add(GeluMul{.gate = gate, .up = projected(r, h, a.w_up, a.x.dtype), .out = a.out});
 }
 
 void compose(const DenoiseLoop& a, Recorder& r) {
@@ -83,6 +86,13 @@ concept Fused = requires(const Args& args, Recorder& r) {
 };
 
 }  // namespace
+
+Tensor operand(Recorder& recorder, const Tensor& x, const Tensor& w) {
+  if (!is_scaled(w.dtype)) return x;
+  const Tensor rows = recorder.temporary(w.dtype, {x.rows(), x.cols()});
+  recorder.add(Cast{.x = x, .out = rows});
+  return rows;
+}
 
 std::vector<std::string_view> fused_operations() {
   std::vector<std::string_view> names;

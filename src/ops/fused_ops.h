@@ -1,5 +1,6 @@
 // Fused operations, at the granularity that fast kernels have. Each is defined by its composition from basic
-// operations (compose.cc): a backend implements it or the plan expands it.
+// operations (compose.cc): a backend implements it or the plan expands it. Where w has e4m3 or i8 codes, what it is
+// multiplied with is cast to them before.
 #pragma once
 
 #include "ops/basic_ops.h"

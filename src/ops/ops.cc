@@ -53,6 +53,8 @@ void check(const Patchify& a, const Rules& r) {
 }
 void check(const Linear& a, const Rules& r) {
   r.product(a.x, a.w, a.out);
+  r.require(is_scaled(a.w.dtype) ? a.x.dtype == a.w.dtype : !is_scaled(a.x.dtype), "x and w of one type with scales");
+  r.require(!is_scaled(a.out.dtype), "an out without scales");
   r.vector(a.bias, a.w.rows(), "a bias of N f32 numbers");
 }
 void check(const AddRows& a, const Rules& r) {

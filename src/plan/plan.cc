@@ -29,7 +29,7 @@ void lower(const Op& op, const Backend& backend, const PlanOptions& options, Rec
   for (const Op& part : out.take_ops(mark)) lower(part, backend, options, out);
 }
 
-size_t bytes_of(const Value& value) { return static_cast<size_t>(value.shape.elements()) * dtype_bytes(value.dtype); }
+size_t bytes_of(const Value& value) { return buffer_bytes(value.dtype, value.shape); }
 
 // Whether the caller shares the value with the run.
 bool is_shared(Value::Kind kind) { return kind == Value::Kind::kInput || kind == Value::Kind::kOutput; }
@@ -115,8 +115,7 @@ Plan::Plan(Backend& backend, const Recorder& recorded, const PlanOptions& option
   for (Op& op : ops_) {
     for_each_tensor(op, [&](const char*, Tensor& tensor, Access) {
       if (tensor.value < 0) return;
-      tensor.data =
-          device + offset(tensor.value) + tensor.value_offset * static_cast<int64_t>(dtype_bytes(tensor.dtype));
+      bind(tensor, lowered.values()[static_cast<size_t>(tensor.value)].shape, device + offset(tensor.value));
     });
     workspace_bytes_ = std::max(workspace_bytes_, backend.workspace_bytes(op));
   }

@@ -424,7 +424,8 @@ TEST_F(Cli, SynthInfoRunBenchCheck) {
     EXPECT_EQ(std::ranges::count(table, '\n'), 2);
 
     for (const Args& more :
-         {Args{}, Args{"--precision", "f32"}, Args{"--batch", "2", "--views", "1"},
+         {Args{}, Args{"--precision", "f32"}, Args{"--precision", "fp8"}, Args{"--precision", "int8"},
+          Args{"--batch", "2", "--views", "1"},
           Args{"--precision", "f32", "--fold-off", "state_token_once", "--fold-off", "time_tables"}}) {
       const json check = run_json(plus({"check", "--checkpoint", checkpoint, "--threads", "1", "--json"}, more));
       expect_fields(check, {"/ok", "/against", "/precision", "/rows/0/quantity", "/rows/0/max_abs", "/rows/0/relative",

@@ -104,10 +104,12 @@ struct Param {
   const char* model;
   DType precision;
   bool f32() const { return precision == DType::kF32; }
+  // What another order of sums may change, on the tiny models, whose actions are about 1.
+  double order_tolerance() const { return f32() ? 1e-5 : precision == DType::kE4m3 ? 0.3 : 0.05; }
 };
 
 std::string param_name(const testing::TestParamInfo<Param>& info) {
-  return std::string(info.param.model) + "_" + std::string(dtype_name(info.param.precision));
+  return std::string(info.param.model) + "_" + std::string(precision_name(info.param.precision));
 }
 
 class EngineTest : public testing::TestWithParam<Param> {
@@ -139,7 +141,8 @@ class EngineTest : public testing::TestWithParam<Param> {
 
 INSTANTIATE_TEST_SUITE_P(Tiny, EngineTest,
                          testing::Values(Param{"tiny_pi0", DType::kF32}, Param{"tiny_pi0", DType::kBf16},
-                                         Param{"tiny_pi05", DType::kF32}, Param{"tiny_pi05", DType::kBf16}),
+                                         Param{"tiny_pi0", DType::kE4m3}, Param{"tiny_pi05", DType::kF32},
+                                         Param{"tiny_pi05", DType::kBf16}, Param{"tiny_pi05", DType::kI8}),
                          param_name);
 
 using Pi05Test = EngineTest;
@@ -237,7 +240,7 @@ TEST_P(EngineTest, BatchEqualsSingleCalls) {
       for (size_t i = 0; i < batch; ++i) {
         const std::vector<float>& want = single[index(i)];
         const double difference = max_abs_difference(std::span(actions).subspan(i * want.size(), want.size()), want);
-        EXPECT_LE(difference, GetParam().f32() ? 1e-5 : 0.05) << "sample " << i << " of " << batch;
+        EXPECT_LE(difference, GetParam().order_tolerance()) << "sample " << i << " of " << batch;
       }
     }
   }
@@ -295,7 +298,8 @@ TEST_P(EngineTest, SkippingAndMaskingAgree) {
         Request(model_.config, 3, mask.size(), 1 + static_cast<int64_t>(mask.size()) * 2).mask(mask);
     const std::vector<float> skipped = infer(packed, request);
     const std::vector<float> masked = infer(unpacked, request);
-    EXPECT_LE(max_abs_difference(skipped, masked), GetParam().f32() ? 1e-4 : 0.05) << testing::PrintToString(mask);
+    EXPECT_LE(max_abs_difference(skipped, masked), std::max(1e-4, GetParam().order_tolerance()))
+        << testing::PrintToString(mask);
   }
 }
 

@@ -217,7 +217,7 @@ TEST(Sweep, RefusesRangesThatMakeNoSense) {
                                                                                     {"batch=1,,2", "''"},
                                                                                     {"batch", "''"},
                                                                                     {"horizon=x", "'x'"},
-                                                                                    {"precision=fp8", "fp8"},
+                                                                                    {"precision=fp4", "fp4"},
                                                                                     {"caches=hot", "hot"},
                                                                                     {"colour=1", "colour"}}) {
     expect_refused(swept({range}), 2, {range, part});

@@ -5,6 +5,7 @@
 
 #include "denoise_cases.h"
 #include "maker.h"
+#include "scaled_cases.h"
 
 namespace tendon::op_check {
 namespace {
@@ -675,6 +676,7 @@ std::vector<Case> all_cases() {
   add_fused(list);
   add_products(list);
   for (Case& loop : denoise_loop_cases()) list.add(std::move(loop));
+  for (Case& scaled : scaled_cases()) list.add(std::move(scaled));
   return list.take();
 }
 

@@ -77,7 +77,7 @@ void compare(const Case& test, size_t buffer, const OracleBuffer& oracle, const 
                                     buffer, test.buffers[buffer].value.name);
       return;
     }
-    const double got = decode(dtype, after.data(), i);
+    const double got = decode(oracle.value(), after.data(), i);
     if (test.buffers[buffer].loose) continue;
     if (state == OracleBuffer::kUnchecked) {
       if (std::isfinite(got)) continue;
@@ -130,7 +130,7 @@ bool plant(Tamper tamper, const Case& test, const std::vector<OracleBuffer>& ora
       if (state != OracleBuffer::kUntouched && test.buffers[b].loose) continue;
       if (tamper == Tamper::kWrongElement && state == OracleBuffer::kComputed) {
         const double ulps = 4 * unit_roundoff(dtype) * std::fabs(buffer.number(i));
-        encode(dtype, results[b].data(), i, buffer.number(i) + std::max({3 * buffer.bound(i), ulps, 1e-30}));
+        encode(buffer.value(), results[b].data(), i, buffer.number(i) + std::max({3 * buffer.bound(i), ulps, 1e-30}));
         return true;
       }
       if (tamper == Tamper::kMissingElement && state == OracleBuffer::kComputed && is_output) {
@@ -182,9 +182,7 @@ BoundOps::BoundOps(Backend& backend, std::vector<Op> ops, const std::vector<Valu
     if (i < contents.size()) {
       block.initial = contents[i];
     } else {
-      const size_t size = i == values.size()
-                              ? workspace_bytes
-                              : static_cast<size_t>(values[i].shape.elements()) * dtype_bytes(values[i].dtype);
+      const size_t size = i == values.size() ? workspace_bytes : buffer_bytes(values[i].dtype, values[i].shape);
       block.initial = &nan_contents_.emplace_back(size, std::byte{0xff});
     }
     names_.push_back(i == values.size() ? "the workspace" : fmt::format("buffer {} ({})", i, values[i].name));
@@ -194,9 +192,9 @@ BoundOps::BoundOps(Backend& backend, std::vector<Op> ops, const std::vector<Valu
   reset();
   for (Op& op : ops) {
     for_each_tensor(op, [&](const char*, Tensor& tensor, Access) {
-      tensor.data = static_cast<char*>(blocks_[static_cast<size_t>(tensor.value)].memory.data()) + kGuardBytes +
-                    tensor.value_offset * static_cast<int64_t>(dtype_bytes(tensor.dtype));
-      if (constant[static_cast<size_t>(tensor.value)]) tensor.value = -1;
+      const auto at = static_cast<size_t>(tensor.value);
+      bind(tensor, values[at].shape, static_cast<char*>(blocks_[at].memory.data()) + kGuardBytes);
+      if (constant[at]) tensor.value = -1;
     });
   }
   executable_ = backend.prepare(std::move(ops), static_cast<char*>(blocks_.back().memory.data()) + kGuardBytes,
@@ -250,8 +248,7 @@ Outcome run_case(Backend& backend, const Case& test, Tamper tamper) {
   std::vector<OracleBuffer> buffers;
   for (size_t i = 0; i < oracle_values.size(); ++i) {
     if (i >= prepared.contents.size()) {
-      const size_t size = static_cast<size_t>(oracle_values[i].shape.elements()) * dtype_bytes(oracle_values[i].dtype);
-      temporaries.emplace_back(size, std::byte{0xff});
+      temporaries.emplace_back(buffer_bytes(oracle_values[i].dtype, oracle_values[i].shape), std::byte{0xff});
     }
     buffers.emplace_back(oracle_values[i], i < prepared.contents.size() ? &prepared.contents[i] : &temporaries.back());
   }

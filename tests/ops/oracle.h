@@ -22,7 +22,7 @@ class OracleBuffer {
 
   const Value& value() const { return value_; }
   double number(int64_t index) const {
-    return number_.empty() ? decode(value_.dtype, initial_->data(), index) : number_[static_cast<size_t>(index)];
+    return number_.empty() ? decode(value_, initial_->data(), index) : number_[static_cast<size_t>(index)];
   }
   double bound(int64_t index) const { return bound_.empty() ? 0.0 : bound_[static_cast<size_t>(index)]; }
   State state(int64_t index) const { return state_.empty() ? kUntouched : state_[static_cast<size_t>(index)]; }

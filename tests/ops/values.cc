@@ -25,8 +25,23 @@ int32_t Random::integer(int64_t begin, int64_t end) {
   return static_cast<int32_t>(begin + static_cast<int64_t>(bits() % static_cast<uint64_t>(end - begin)));
 }
 
-double decode(DType dtype, const void* data, int64_t index) {
-  switch (dtype) {
+namespace {
+
+float scale_of(const Value& value, const void* data, int64_t index) {
+  return reinterpret_cast<const float*>(static_cast<const char*>(data) +
+                                        scales_offset_bytes(value.shape))[index / value.shape[-1]];
+}
+
+}  // namespace
+
+double decode(const Value& value, const void* data, int64_t index) {
+  switch (value.dtype) {
+    case DType::kE4m3:
+      return static_cast<double>(to_float(static_cast<const E4m3*>(data)[index])) *
+             static_cast<double>(scale_of(value, data, index));
+    case DType::kI8:
+      return static_cast<double>(static_cast<const int8_t*>(data)[index]) *
+             static_cast<double>(scale_of(value, data, index));
     case DType::kF32:
       return static_cast<double>(static_cast<const float*>(data)[index]);
     case DType::kBf16:
@@ -37,42 +52,57 @@ double decode(DType dtype, const void* data, int64_t index) {
     case DType::kBool:
       return static_cast<double>(static_cast<const uint8_t*>(data)[index]);
     default:
-      throw_bad_use("no test data of type {}", dtype_name(dtype));
+      throw_bad_use("no test data of type {}", dtype_name(value.dtype));
   }
 }
 
-void encode(DType dtype, void* data, int64_t index, double value) {
-  switch (dtype) {
+void encode(const Value& value, void* data, int64_t index, double number) {
+  switch (value.dtype) {
+    case DType::kE4m3:
+      static_cast<E4m3*>(data)[index] = to_e4m3(static_cast<float>(number) / scale_of(value, data, index));
+      return;
+    case DType::kI8:
+      static_cast<int8_t*>(data)[index] = to_i8(static_cast<float>(number) / scale_of(value, data, index));
+      return;
     case DType::kF32:
-      static_cast<float*>(data)[index] = static_cast<float>(value);
+      static_cast<float*>(data)[index] = static_cast<float>(number);
       return;
     case DType::kBf16:
-      static_cast<Bf16*>(data)[index] = to_bf16(static_cast<float>(value));
+      static_cast<Bf16*>(data)[index] = to_bf16(static_cast<float>(number));
       return;
     case DType::kI32:
-      static_cast<int32_t*>(data)[index] = static_cast<int32_t>(value);
+      static_cast<int32_t*>(data)[index] = static_cast<int32_t>(number);
       return;
     case DType::kU8:
     case DType::kBool:
-      static_cast<uint8_t*>(data)[index] = static_cast<uint8_t>(value);
+      static_cast<uint8_t*>(data)[index] = static_cast<uint8_t>(number);
       return;
     default:
-      throw_bad_use("no test data of type {}", dtype_name(dtype));
+      throw_bad_use("no test data of type {}", dtype_name(value.dtype));
   }
 }
 
-double unit_roundoff(DType dtype) { return dtype == DType::kBf16 ? 0x1p-8 : 0x1p-24; }
+double unit_roundoff(DType dtype) {
+  if (dtype == DType::kE4m3) return 0x1p-4;
+  return dtype == DType::kBf16 || dtype == DType::kI8 ? 0x1p-8 : 0x1p-24;
+}
 
 std::vector<std::byte> make_bytes(const Buffer& buffer, uint64_t seed) {
   const int64_t count = buffer.value.shape.elements();
-  std::vector<std::byte> bytes(static_cast<size_t>(count) * dtype_bytes(buffer.value.dtype), std::byte{0xff});
+  std::vector<std::byte> bytes(buffer_bytes(buffer.value.dtype, buffer.value.shape), std::byte{0xff});
   if (!buffer.fill) return bytes;
+  if (is_scaled(buffer.value.dtype)) {  // some rows have their largest numbers cut off, some use a few codes only
+    auto* const scales = reinterpret_cast<float*>(bytes.data() + scales_offset_bytes(buffer.value.shape));
+    for (int64_t row = 0; row < count / std::max<int64_t>(buffer.value.shape[-1], 1); ++row) {
+      scales[row] = 0.0003F * static_cast<float>(1 + row * 7 % 23);
+    }
+  }
   constexpr int64_t kBlock = 1 << 16;  // a stream of its own for each block, so that the threads do not matter
   parallel_for((count + kBlock - 1) / kBlock, 1, [&](int64_t begin, int64_t end) {
     for (int64_t block = begin; block < end; ++block) {
       Random random(seed * 1000003 + static_cast<uint64_t>(block));
       for (int64_t i = block * kBlock; i < std::min(count, (block + 1) * kBlock); ++i) {
-        encode(buffer.value.dtype, bytes.data(), i, buffer.fill(random, i));
+        encode(buffer.value, bytes.data(), i, buffer.fill(random, i));
       }
     }
   });

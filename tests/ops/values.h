@@ -26,9 +26,10 @@ class Random {
   uint64_t state_;
 };
 
-double decode(DType dtype, const void* data, int64_t index);
-void encode(DType dtype, void* data, int64_t index, double value);
-// The largest relative error of one rounding: 2⁻²⁴ for f32, 2⁻⁸ for bf16.
+// Elements of a buffer with the contents of this value; codes with the scale that their row has there.
+double decode(const Value& value, const void* data, int64_t index);
+void encode(const Value& value, void* data, int64_t index, double number);
+// The largest relative error of one rounding: 2⁻²⁴ for f32, 2⁻⁸ for bf16, 2⁻⁴ for e4m3; i8: 2⁻⁸, of the row's largest.
 double unit_roundoff(DType dtype);
 
 // How the numbers of one buffer are made; sees the element's index.

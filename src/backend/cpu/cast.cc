@@ -1,11 +1,49 @@
-// cast: out = x in out's type.
+// cast: out = x in out's type; to codes with a scale for each row.
 #include <algorithm>
+#include <cmath>
+#include <limits>
 
 #include "backend/cpu/op_table.h"
 #include "backend/cpu/tile.h"
 
 namespace tendon {
 namespace {
+
+// Infinite where a number is not finite.
+TENDON_CPU_CLONES float largest_magnitude(const Tensor& x, int64_t row) {
+  float tile[kTile];
+  float largest = 0.0F;
+  bool finite = true;
+  for (int64_t col = 0; col < x.cols(); col += kTile) {
+    const int64_t count = std::min(kTile, x.cols() - col);
+    const float* values = load_tile(x, row, col, count, tile);
+    for (int64_t i = 0; i < count; ++i) {
+      largest = std::max(largest, std::abs(values[i]));
+      finite = finite && std::abs(values[i]) <= std::numeric_limits<float>::max();
+    }
+  }
+  return finite ? largest : std::numeric_limits<float>::infinity();
+}
+
+TENDON_CPU_CLONES void quantize_rows(const Cast& a, int64_t begin, int64_t end) {
+  float tile[kTile];
+  const int64_t width = a.out.cols();
+  for (int64_t row = begin; row < end; ++row) {
+    const RowScale scale(largest_magnitude(a.x, row), a.out.dtype);
+    a.out.scales[row] = scale.factor;
+    for (int64_t col = 0; col < width; col += kTile) {
+      const int64_t count = std::min(kTile, width - col);
+      const float* values = load_tile(a.x, row, col, count, tile);
+      if (a.out.dtype == DType::kE4m3) {
+        auto* const out = row_pointer<E4m3>(a.out, row, col);
+        for (int64_t i = 0; i < count; ++i) out[i] = to_e4m3(values[i] * scale.inverse);
+      } else {
+        auto* const out = row_pointer<int8_t>(a.out, row, col);
+        for (int64_t i = 0; i < count; ++i) out[i] = to_i8(values[i] * scale.inverse);
+      }
+    }
+  }
+}
 
 TENDON_CPU_CLONES void cast_rows(const Cast& a, int64_t begin, int64_t end) {
   float tile[kTile];
@@ -18,10 +56,11 @@ TENDON_CPU_CLONES void cast_rows(const Cast& a, int64_t begin, int64_t end) {
   }
 }
 
-bool can_cast(const Cast& a) { return all_float(a.x, a.out); }
+bool can_cast(const Cast& a) { return all_float(a.x) && (all_float(a.out) || is_scaled(a.out.dtype)); }
 
 Status run_cast(const Cast& a, const char*) {
-  parallel_for(a.out.rows(), row_grain(a.out.cols()), [&](int64_t begin, int64_t end) { cast_rows(a, begin, end); });
+  const auto rows = is_scaled(a.out.dtype) ? quantize_rows : cast_rows;
+  parallel_for(a.out.rows(), row_grain(a.out.cols()), [&](int64_t begin, int64_t end) { rows(a, begin, end); });
   return Status::ok();
 }
 

@@ -1,16 +1,19 @@
-// linear: out = act(x · wᵀ + bias).  x (M, K), w (N, K), bias (N), out (M, N); each f32 or bf16.
+// linear: out = act(x · wᵀ + bias).  x (M, K), w (N, K), bias (N), out (M, N); each f32 or bf16, x and w
+// also e4m3 or i8 codes with scales.
 // Sums accumulate in f32; bias and activation follow in f32; one rounding at the store.
 //
 // Weights are mapped files of up to 6.5 GB, so they are never copied whole. A piece of work is 64 rows of w (and, when
 // those are too few for the threads, a part of the rows of x), done by one thread: its bf16 weights are widened to f32
 // (exact) into scratch memory that stays in the second-level cache, oneDNN's f32 product runs on them, and the sums,
 // still in the cache, are finished and stored. f32 weights are read in place in the same pieces, so that equal weights
-// stored either way give identical results. At most kFewRows rows of x go to few_rows.cc instead.
+// stored either way give identical results. At most kFewRows rows of x go to few_rows.cc instead. Codes are widened
+// like bf16 numbers; the sums meet the scales when they are finished.
 //
 // Measured on 2 cores of a Xeon of the 4th generation (AVX512-BF16, no AMX), GFLOP/s per 2 cores of CPU time, M = 788:
 //   N 2048 K 2048: these pieces 281, widened 263-289, oneDNN alone 285; N 16384 K 2048: 280, 286, 261;
 //   N 2048 K 16384: 282, 284, 261; pieces of 32 rows: 10 % slower, of 128 and 256: equal; oneDNN bf16 100-165.
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <vector>
 
@@ -25,10 +28,33 @@ constexpr int64_t kPieceRows = 64;        // of w
 constexpr int64_t kLeastBlock = 128;      // rows of x that are worth widening a piece of w for
 constexpr int64_t kThreadWork = 1 << 17;  // multiplications worth a thread
 
+// What the 256 codes stand for.
+struct CodeValues {
+  std::array<float, 256> e4m3, i8;
+};
+constexpr CodeValues kCodeValues = [] {
+  CodeValues values{};
+  for (size_t bits = 0; bits < 256; ++bits) {
+    values.e4m3[bits] = to_float(E4m3{static_cast<uint8_t>(bits)});
+    values.i8[bits] = static_cast<float>(static_cast<int8_t>(bits));
+  }
+  return values;
+}();
+
+bool is_widened(const Tensor& t) { return t.dtype == DType::kBf16 || is_scaled(t.dtype); }
+
+// Of rows with scales, the codes.
 TENDON_CPU_CLONES void widen_rows(const Tensor& t, int64_t begin, int64_t end, float* out) {
   const int64_t cols = t.cols();
   for (int64_t row = begin; row < end; ++row) {
-    widen(row_pointer<const uint16_t>(t, row, 0), out + (row - begin) * cols, cols);
+    float* const wide = out + (row - begin) * cols;
+    if (t.dtype == DType::kBf16) {
+      widen(row_pointer<const uint16_t>(t, row, 0), wide, cols);
+    } else {
+      const std::array<float, 256>& values = t.dtype == DType::kE4m3 ? kCodeValues.e4m3 : kCodeValues.i8;
+      const auto* const codes = row_pointer<const uint8_t>(t, row, 0);
+      for (int64_t i = 0; i < cols; ++i) wide[i] = values[codes[i]];
+    }
   }
 }
 
@@ -39,6 +65,11 @@ TENDON_CPU_CLONES void finish_rows(const Linear& a, const float* sums, int64_t s
   const float* bias = a.bias.data == nullptr ? nullptr : load_tile(a.bias, 0, first, count, bias_tile);
   for (int64_t r = 0; r < rows; ++r) {
     const float* values = sums + r * sums_stride;
+    if (a.w.scales != nullptr) {
+      const float x_scale = a.x.scales[row + r];
+      for (int64_t i = 0; i < count; ++i) tile[i] = values[i] * (x_scale * a.w.scales[first + i]);
+      values = tile;
+    }
     if (bias != nullptr) {
       for (int64_t i = 0; i < count; ++i) tile[i] = values[i] + bias[i];
       values = tile;
@@ -59,6 +90,7 @@ enum class Path {
 };
 
 Path choose_path(const Linear& a, const CpuContext& cpu) {
+  if (is_scaled(a.w.dtype)) return Path::kF32;
   if (a.x.rows() <= kFewRows && few_rows_available()) return Path::kFewRows;
   const bool both_bf16 = a.w.dtype == DType::kBf16 && a.x.dtype == DType::kBf16;
   return both_bf16 && cpu.matmul.native_bf16() ? Path::kBf16 : Path::kF32;
@@ -79,11 +111,11 @@ class LinearKernel final : public CpuKernel {
     Scratch scratch(workspace);
     if (path_ == Path::kFewRows) {
       packed_x_ = scratch.take<float>(static_cast<size_t>(m_ * few_rows_stride(k_)));
-    } else if (path_ == Path::kF32 && a_.x.dtype == DType::kBf16) {
+    } else if (path_ == Path::kF32 && is_widened(a_.x)) {
       packed_x_ = scratch.take<float>(static_cast<size_t>(m_ * k_));
       widens_x_ = true;
     }
-    widens_w_ = path_ == Path::kF32 && a_.w.dtype == DType::kBf16;
+    widens_w_ = path_ == Path::kF32 && is_widened(a_.w);
     const size_t library_bytes = path_ == Path::kFewRows ? 0 : library_scratch_bytes(cpu);
     for (int thread = 0; thread < threads_; ++thread) {
       Lane lane;
@@ -192,7 +224,8 @@ class LinearKernel final : public CpuKernel {
 
 bool can_linear(const Op& op) {
   const auto& a = std::get<Linear>(op.args);
-  return all_float(a.x, a.w, a.bias, a.out) && a.w.contiguous() && a.w.cols() > 0;
+  const bool types = is_scaled(a.w.dtype) ? a.x.dtype == a.w.dtype : all_float(a.x, a.w);
+  return types && all_float(a.bias, a.out) && a.w.contiguous() && a.w.cols() > 0;
 }
 
 std::string linear_kernel_name(const Op& op, CpuContext& cpu) {
@@ -205,7 +238,7 @@ std::string linear_kernel_name(const Op& op, CpuContext& cpu) {
     case Path::kF32:
       break;
   }
-  return a.w.dtype == DType::kBf16 ? "cpu.linear (oneDNN f32, widened weights)" : "cpu.linear (oneDNN f32)";
+  return is_widened(a.w) ? "cpu.linear (oneDNN f32, widened weights)" : "cpu.linear (oneDNN f32)";
 }
 
 size_t linear_workspace(const Op& op, CpuContext& cpu) {

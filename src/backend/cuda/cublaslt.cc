@@ -36,7 +36,7 @@ class CublasLtGemm final : public gpu::Gemm {
  private:
   const CublasLt& library_;
   gpu::GemmArgs args_;
-  cudaDataType_t type_;
+  cudaDataType_t operand_type_, type_;  // of x and w, of all else
   cublasLtMatmulDesc_t operation_ = nullptr;
   cublasLtMatrixLayout_t w_ = nullptr, x_ = nullptr, residual_ = nullptr, out_ = nullptr;
   cublasLtMatmulAlgo_t algorithm_{};
@@ -83,6 +83,11 @@ CublasLt::~CublasLt() {
   if (library_ != nullptr) dlclose(library_);
 }
 
+// e4m3 with a scale for each row: since 12.9, and on sm_90 alone.
+bool CublasLt::multiplies(DType codes) const {
+  return codes == DType::kE4m3 && version_() >= 120900 && runtime_.info().architecture == "sm_90";
+}
+
 std::string CublasLt::version() const {
   const size_t number = version_();  // 130100 for 13.1.0
   return fmt::format("cuBLASLt {}.{}.{}", number / 10000, number / 100 % 100, number % 100);
@@ -100,6 +105,10 @@ void CublasLt::require(cublasStatus_t status, const char* what) const {
 
 namespace {
 
+cudaDataType_t cuda_type(DType dtype) {
+  return dtype == DType::kE4m3 ? CUDA_R_8F_E4M3 : dtype == DType::kBf16 ? CUDA_R_16BF : CUDA_R_32F;
+}
+
 // How many bytes an address is aligned to, up to 256.
 uint32_t alignment_of(const Tensor& t) {
   const auto bits = reinterpret_cast<uintptr_t>(t.data) | static_cast<uintptr_t>(t.row_stride) * dtype_bytes(t.dtype);
@@ -109,9 +118,9 @@ uint32_t alignment_of(const Tensor& t) {
 }  // namespace
 
 CublasLtGemm::CublasLtGemm(const CublasLt& library, const gpu::GemmArgs& args)
-    : library_(library), args_(args), type_(args.out.dtype == DType::kBf16 ? CUDA_R_16BF : CUDA_R_32F) {
-  const auto layout = [&](cublasLtMatrixLayout_t& to, const Tensor& t) {
-    library_.require(library_.layout_create_(&to, type_, static_cast<uint64_t>(t.cols()),
+    : library_(library), args_(args), operand_type_(cuda_type(args.w.dtype)), type_(cuda_type(args.out.dtype)) {
+  const auto layout = [&](cublasLtMatrixLayout_t& to, const Tensor& t, cudaDataType_t type) {
+    library_.require(library_.layout_create_(&to, type, static_cast<uint64_t>(t.cols()),
                                              static_cast<uint64_t>(t.rows()), t.row_stride),
                      "describing a matrix");
   };
@@ -126,10 +135,17 @@ CublasLtGemm::CublasLtGemm(const CublasLt& library, const gpu::GemmArgs& args)
     set(CUBLASLT_MATMUL_DESC_BIAS_POINTER, args.bias.data);
   }
   set(CUBLASLT_MATMUL_DESC_EPILOGUE, epilogue);
-  layout(w_, args.w);
-  layout(x_, args.x);
-  layout(out_, args.out);
-  layout(residual_, args.residual.defined() ? args.residual : args.out);
+  if (args.w.dtype == DType::kE4m3) {
+    const int32_t by_row = CUBLASLT_MATMUL_MATRIX_SCALE_OUTER_VEC_32F;
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_MODE, by_row);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_MODE, by_row);
+    set(CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, args.w.scales);
+    set(CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, args.x.scales);
+  }
+  layout(w_, args.w, operand_type_);
+  layout(x_, args.x, operand_type_);
+  layout(out_, args.out, type_);
+  layout(residual_, args.residual.defined() ? args.residual : args.out, type_);
 }
 
 std::vector<cublasLtMatmulAlgo_t> CublasLtGemm::preferred(int count) const {
@@ -194,7 +210,7 @@ bool CublasLtGemm::take(std::string_view name) {
   }
   if (numbers.size() != std::size(kAlgorithmFields)) return false;
   cublasLtMatmulAlgo_t algorithm{};
-  if (library_.algo_init_(library_.handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F, type_, type_, type_, type_,
+  if (library_.algo_init_(library_.handle_, CUBLAS_COMPUTE_32F, CUDA_R_32F, operand_type_, operand_type_, type_, type_,
                           static_cast<int>(numbers[0]), &algorithm) != CUBLAS_STATUS_SUCCESS) {
     return false;
   }

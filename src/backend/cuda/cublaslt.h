@@ -24,6 +24,7 @@ class CublasLt final : public gpu::LibraryGemm {
 
   std::string_view name() const override { return "cublaslt"; }
   std::string version() const override;
+  bool multiplies(DType codes) const override;
   std::unique_ptr<gpu::Gemm> prepare(const gpu::GemmArgs& args, std::string_view algorithm = {}) const override;
   std::vector<std::string> algorithms(const gpu::GemmArgs& args) const override;
 

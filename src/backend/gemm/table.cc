@@ -35,8 +35,11 @@ bool parse_number(const std::string& text, T& number) {
 }
 
 bool parse_float_type(const std::string& text, DType& dtype) {
-  dtype = text == "bf16" ? DType::kBf16 : DType::kF32;
-  return text == "bf16" || text == "f32";
+  for (const DType known : {DType::kBf16, DType::kF32, DType::kE4m3, DType::kI8}) {
+    dtype = known;
+    if (text == dtype_name(known)) return true;
+  }
+  return false;
 }
 
 // "" or what is wrong with the line.
@@ -49,7 +52,7 @@ std::string parse_row(const std::string& line, Row& row) {
   }
   DType* const types[] = {&row.desc.x, &row.desc.w, &row.desc.out};
   for (size_t i = 0; i < 3; ++i) {
-    if (!parse_float_type(f[3 + i], *types[i])) return fmt::format("'{}' is neither bf16 nor f32", f[3 + i]);
+    if (!parse_float_type(f[3 + i], *types[i])) return fmt::format("'{}' is none of bf16, f32, e4m3 and i8", f[3 + i]);
   }
   row.desc.epilogue = f[6];
   if (!known_epilogue(f[6])) return fmt::format("there is no epilogue '{}'", f[6]);

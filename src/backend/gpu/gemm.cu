@@ -121,6 +121,9 @@ void launch_plain(const Product& p, const Cut& cut, const GemmSink& sink, Stream
   const PlainArgs<X, W> args{.x = p.x.as<X>(),
                              .w = p.w.as<W>(),
                              .up = p.up.as<W>(),
+                             .x_scales = p.x.scales,
+                             .w_scales = p.w.scales,
+                             .up_scales = p.up.scales,
                              .x_stride = p.x.row_stride,
                              .w_stride = p.w.row_stride,
                              .sink = sink,
@@ -191,7 +194,11 @@ Cut default_cut(const Product& p, int multiprocessors, const CutRoom& room) {
 void launch_product(const Product& p, const Cut& cut, void* workspace, Stream stream) {
   if (p.out.elements() == 0) return;
   const GemmSink sink = sink_of(p, cut, workspace);
-  if (cut.tile == plain_tile()) {
+  if (p.w.dtype == DType::kE4m3) {
+    launch_plain<E4m3, E4m3>(p, cut, sink, stream);
+  } else if (p.w.dtype == DType::kI8) {
+    launch_plain<int8_t, int8_t>(p, cut, sink, stream);
+  } else if (cut.tile == plain_tile()) {
     with_float_type(p.x.dtype, [&]<class X>(X) {
       with_float_type(p.w.dtype, [&]<class W>(W) { launch_plain<X, W>(p, cut, sink, stream); });
     });

@@ -13,10 +13,11 @@ namespace tendon::gpu {
 
 // y = act(x · wᵀ + bias);  with `up`: y = round(gelu_tanh(round(x · wᵀ))) · round(x · upᵀ);
 // out = y + table[row mod T],  or  round(y) + residual,  or  residual + round(round(y) · round(gate)),  or  y.
-// Roundings are to out's type, sums are f32. What is not wanted is undefined.
+// Roundings are to out's type, sums are f32. What is not wanted is undefined. With codes as operands, the product is
+// the sum times the scales of its rows.
 struct Product {
-  Tensor x;              // (M, K) bf16 or f32
-  Tensor w;              // (N, K) bf16 or f32
+  Tensor x;              // (M, K) bf16 or f32, or codes like w
+  Tensor w;              // (N, K) bf16 or f32, or codes like x
   Tensor up = {};        // (N, K) like w; then no bias, activation, table or residual
   Tensor bias = {};      // (N) f32
   Tensor table = {};     // (T, N) f32

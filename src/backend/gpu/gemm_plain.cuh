@@ -1,6 +1,6 @@
 // A block's tile of a product by multiply-adds: any types, any alignment, any K. The formula stands at Product in
 // gemm.h.
-//   x (M, K) X, w, up (N, K) W, each bf16 or f32; sums f32.
+//   x (M, K) X, w, up (N, K) W, each bf16 or f32, or all e4m3 or all i8; sums f32.
 // 256 threads make 64 × 64 sums, a 4 × 4 square each; 16 columns of x and w at a time lie in shared memory, transposed,
 // while the next ones are on their way into registers. Bytes moved: tiles along N times x, tiles along M times w, out.
 #pragma once
@@ -13,6 +13,7 @@ template <class X, class W>
 struct PlainArgs {
   const X* x;
   const W *w, *up;
+  const float *x_scales, *w_scales, *up_scales;  // of rows, of codes alone
   int64_t x_stride, w_stride;
   GemmSink sink;
   int depth;           // K
@@ -83,6 +84,20 @@ TENDON_KERNEL void __launch_bounds__(kPlainThreads) plain_gemm_kernel(PlainArgs<
       for (int r = 0; r < 4; ++r) {
 #pragma unroll
         for (int c = 0; c < 4; ++c) sums[r][c] += xs.v[r] * ws.v[c];
+      }
+    }
+  }
+  if constexpr (sizeof(X) == 1) {
+#pragma unroll
+    for (int c = 0; c < 4; ++c) {
+      const int i = col + c;
+      const bool is_up = a.sink.gate_up && i / 8 % 2 == 1;
+      const int w_row = first_col + (a.sink.gate_up ? i / 16 * 8 + i % 8 : i);
+      const float w_scale = w_row < e.cols ? (is_up ? a.up_scales : a.w_scales)[w_row] : 0.0F;
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {
+        const int x_row = first_row + row + r;
+        sums[r][c] *= (x_row < e.rows ? a.x_scales[x_row] : 0.0F) * w_scale;
       }
     }
   }

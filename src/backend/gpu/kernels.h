@@ -24,6 +24,7 @@ void launch_gelu_mul(const GeluMul& a, Stream stream);
 void launch_gather_prefix(const GatherPrefix& a, Stream stream);
 void launch_concat_row(const ConcatRow& a, Stream stream);
 void launch_cast(const Cast& a, Stream stream);
+void launch_quantize_rows(const Cast& a, Stream stream);  // what launch_cast does where out has codes
 void launch_euler_step(const EulerStep& a, Stream stream);
 void launch_select_rows(const SelectRows& a, Stream stream);
 void launch_guidance(const Guidance& a, Stream stream);

@@ -11,8 +11,8 @@
 
 namespace tendon::gpu {
 
-// out = act(x · wᵀ + bias) + residual.  x (M, K), w (N, K), out (M, N); all bf16, or all f32. Sums are f32, one
-// rounding at the store.
+// out = act(x · wᵀ + bias) + residual.  x (M, K), w (N, K), out (M, N); all bf16, or all f32, or x and w codes with
+// scales and out bf16. Sums are f32, one rounding at the store.
 struct GemmArgs {
   Tensor x, w, out;
   Tensor bias;      // (N) in out's type, or undefined
@@ -35,6 +35,8 @@ class LibraryGemm {
   virtual std::string_view name() const = 0;
   // For people: "cuBLASLt 13.1.0".
   virtual std::string version() const { return std::string(name()); }
+  // Whether x and w may have these codes, e4m3 or i8.
+  virtual bool multiplies(DType /*codes*/) const { return false; }
   // With the library's own choice of an algorithm when none is given. Null when it has none for this product, or when
   // the given one does not run it (a name from another version, say).
   virtual std::unique_ptr<Gemm> prepare(const GemmArgs& args, std::string_view algorithm = {}) const = 0;

@@ -27,7 +27,8 @@ class Scratch {
   explicit Scratch(void* workspace) : base_(static_cast<char*>(workspace)) {}
   Tensor take(DType dtype, const Shape& shape) {
     Tensor t(dtype, shape, base_ == nullptr ? nullptr : base_ + used_);
-    used_ += aligned(t.bytes());
+    used_ += aligned(buffer_bytes(dtype, shape));
+    if (base_ != nullptr) bind(t, shape, t.data);
     return t;
   }
   size_t used() const { return used_; }
@@ -46,8 +47,9 @@ size_t no_workspace(const Op&) { return 0; }
 
 // --- linear
 
+// w may have codes with scales: then the rows get them first.
 bool same_types(const Tensor& x, const Tensor& w, const Tensor& out) {
-  return is_float(out) && x.dtype == w.dtype && w.dtype == out.dtype;
+  return is_float(out) && x.dtype == out.dtype && (w.dtype == out.dtype || is_scaled(w.dtype));
 }
 
 Product linear_product(const Op& op) {
@@ -56,12 +58,12 @@ Product linear_product(const Op& op) {
 }
 bool can_linear(const Op& op) {
   const auto& a = std::get<Linear>(op.args);
-  return a.x.cols() > 0 && is_float(a.x) && is_float(a.w) && is_float(a.out);
+  const bool types = is_scaled(a.w.dtype) ? a.x.dtype == a.w.dtype : is_float(a.x) && is_float(a.w);
+  return a.x.cols() > 0 && types && is_float(a.out);
 }
 
-Product linear_residual_product(const Op& op) {
-  const auto& a = std::get<LinearResidual>(op.args);
-  return {.x = a.x, .w = a.w, .bias = a.bias, .residual = a.residual, .gate = a.gate, .out = a.out};
+Product linear_residual_product(const LinearResidual& a, const Tensor& rows) {
+  return {.x = rows, .w = a.w, .bias = a.bias, .residual = a.residual, .gate = a.gate, .out = a.out};
 }
 template <class Args>
 bool can_few_rows(const Op& op) {
@@ -71,7 +73,39 @@ bool can_attention_cluster(const Op& op) { return takes_attention_cluster(std::g
 
 bool can_linear_residual(const Op& op) {
   const auto& a = std::get<LinearResidual>(op.args);
-  return a.x.cols() > 0 && is_float(a.x) && is_float(a.w) && is_float(a.out) && a.residual.dtype == a.out.dtype;
+  return a.x.cols() > 0 && is_float(a.x) && (is_float(a.w) || is_scaled(a.w.dtype)) && is_float(a.out) &&
+         a.residual.dtype == a.out.dtype;
+}
+
+// Where the rows of x are when a product with w reads them: cast to its codes in the scratch memory, or as they are.
+Tensor operand_rows(const Tensor& x, const Tensor& w, Scratch& scratch) {
+  return is_scaled(w.dtype) ? scratch.take(w.dtype, {x.rows(), x.cols()}) : x;
+}
+Launch cast_launch(const Tensor& x, const Tensor& rows) {
+  if (rows.dtype == x.dtype) return [](Stream) {};
+  return [cast = Cast{.x = x, .out = rows}](Stream stream) { launch_cast(cast, stream); };
+}
+
+Product linear_residual_shape(const Op& op) {
+  const auto& a = std::get<LinearResidual>(op.args);
+  Scratch scratch(nullptr);
+  return linear_residual_product(a, operand_rows(a.x, a.w, scratch));
+}
+size_t linear_residual_workspace(const Op& op) {
+  const auto& a = std::get<LinearResidual>(op.args);
+  Scratch scratch(nullptr);
+  const Product product = linear_residual_product(a, operand_rows(a.x, a.w, scratch));
+  return scratch.used() + product_scratch_bytes(product);
+}
+Launch prepare_linear_residual(const Op& op, const GpuContext& context) {
+  const auto& a = std::get<LinearResidual>(op.args);
+  Scratch scratch(context.workspace);
+  const Tensor rows = operand_rows(a.x, a.w, scratch);
+  return [cast = cast_launch(a.x, rows),
+          product = prepare_product(linear_residual_product(a, rows), scratch, context)](Stream stream) {
+    cast(stream);
+    product(stream);
+  };
 }
 
 // Operations that are one product.
@@ -84,14 +118,19 @@ Launch prepare_only_product(const Op& op, const GpuContext& context) {
   return prepare_product(kProduct(op), Scratch(context.workspace), context);
 }
 
-// --- a norm, then a product on h = norm(x)
+// --- a norm, then a product on h = norm(x), cast where the weights have codes
 // ---------------------------------------------------------------------------------------------------------------------
 
 // The first part of the scratch memory.
 Tensor normalized_rows(const Tensor& x, Scratch& scratch) { return scratch.take(x.dtype, {x.rows(), x.cols()}); }
 
-Product layer_norm_linear_product(const LayerNormLinear& a, const Tensor& h) {
-  return {.x = h, .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation};
+const Tensor& weight_of(const LayerNormLinear& a) { return a.w; }
+const Tensor& weight_of(const LayerNormQkv& a) { return a.wq; }
+const Tensor& weight_of(const NormGateUpGelu& a) { return a.w_gate; }
+const Tensor& weight_of(const NormQkvRope& a) { return a.wk; }
+
+Product layer_norm_linear_product(const LayerNormLinear& a, const Tensor& rows) {
+  return {.x = rows, .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation};
 }
 bool can_layer_norm_linear(const Op& op) {
   const auto& a = std::get<LayerNormLinear>(op.args);
@@ -102,8 +141,8 @@ Launch norm_launch(const LayerNormLinear& a, const Tensor& h) {
   return [=](Stream stream) { launch_layer_norm(norm, stream); };
 }
 
-Product layer_norm_qkv_product(const LayerNormQkv& a, const Tensor& h) {
-  return {.x = h, .w = *stacked({a.wq, a.wk, a.wv}), .bias = *stacked({a.bq, a.bk, a.bv}), .out = a.out};
+Product layer_norm_qkv_product(const LayerNormQkv& a, const Tensor& rows) {
+  return {.x = rows, .w = *stacked({a.wq, a.wk, a.wv}), .bias = *stacked({a.bq, a.bk, a.bv}), .out = a.out};
 }
 bool can_layer_norm_qkv(const Op& op) {
   const auto& a = std::get<LayerNormQkv>(op.args);
@@ -123,8 +162,8 @@ void launch_norm(const Tensor& x, const NormParams& norm, const Tensor& out, Str
   }
 }
 
-Product norm_gate_up_gelu_product(const NormGateUpGelu& a, const Tensor& h) {
-  return {.x = h, .w = a.w_gate, .up = a.w_up, .out = a.out};
+Product norm_gate_up_gelu_product(const NormGateUpGelu& a, const Tensor& rows) {
+  return {.x = rows, .w = a.w_gate, .up = a.w_up, .out = a.out};
 }
 bool can_norm_gate_up_gelu(const Op& op) {
   const auto& a = std::get<NormGateUpGelu>(op.args);
@@ -138,22 +177,26 @@ Launch norm_launch(const NormGateUpGelu& a, const Tensor& h) {
 template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
 Product norm_product(const Op& op) {
   const auto& a = std::get<Args>(op.args);
-  return kProduct(a, Tensor(a.x.dtype, {a.x.rows(), a.x.cols()}));
+  Scratch scratch(nullptr);
+  return kProduct(a, operand_rows(normalized_rows(a.x, scratch), weight_of(a), scratch));
 }
 template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
 size_t norm_product_workspace(const Op& op) {
   const auto& a = std::get<Args>(op.args);
   Scratch scratch(nullptr);
-  const Tensor h = normalized_rows(a.x, scratch);
-  return scratch.used() + product_scratch_bytes(kProduct(a, h));
+  const Product product = kProduct(a, operand_rows(normalized_rows(a.x, scratch), weight_of(a), scratch));
+  return scratch.used() + product_scratch_bytes(product);
 }
 template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
 Launch prepare_norm_product(const Op& op, const GpuContext& context) {
   const auto& a = std::get<Args>(op.args);
   Scratch scratch(context.workspace);
   const Tensor h = normalized_rows(a.x, scratch);
-  return [norm = norm_launch(a, h), product = prepare_product(kProduct(a, h), scratch, context)](Stream stream) {
+  const Tensor rows = operand_rows(h, weight_of(a), scratch);
+  return [norm = norm_launch(a, h), cast = cast_launch(h, rows),
+          product = prepare_product(kProduct(a, rows), scratch, context)](Stream stream) {
     norm(stream);
+    cast(stream);
     product(stream);
   };
 }
@@ -174,26 +217,30 @@ bool can_norm_qkv_rope(const Op& op) {
   return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.wk, a.k_cache) &&
          weights_stack({a.wq, a.wk, a.wv}) && a.k_cache.row_stride == a.v_cache.row_stride;
 }
-Product norm_qkv_rope_product(const NormQkvRope& a, Scratch& scratch) {
-  const Tensor h = normalized_rows(a.x, scratch);
+Product norm_qkv_rope_product(const NormQkvRope& a, const Tensor& h, Scratch& scratch) {
+  const Tensor rows = operand_rows(h, weight_of(a), scratch);
   const Tensor qkv = scratch.take(a.x.dtype, {a.x.rows(), qkv_width(a)});
-  return {.x = h, .w = *stacked({a.wq, a.wk, a.wv}), .out = qkv};
+  return {.x = rows, .w = *stacked({a.wq, a.wk, a.wv}), .out = qkv};
 }
 Product norm_qkv_rope_shape(const Op& op) {
+  const auto& a = std::get<NormQkvRope>(op.args);
   Scratch scratch(nullptr);
-  return norm_qkv_rope_product(std::get<NormQkvRope>(op.args), scratch);
+  return norm_qkv_rope_product(a, normalized_rows(a.x, scratch), scratch);
 }
 size_t norm_qkv_rope_workspace(const Op& op) {
+  const auto& a = std::get<NormQkvRope>(op.args);
   Scratch scratch(nullptr);
-  const Product product = norm_qkv_rope_product(std::get<NormQkvRope>(op.args), scratch);
+  const Product product = norm_qkv_rope_product(a, normalized_rows(a.x, scratch), scratch);
   return scratch.used() + product_scratch_bytes(product);
 }
 Launch prepare_norm_qkv_rope(const Op& op, const GpuContext& context) {
   const auto& a = std::get<NormQkvRope>(op.args);
   Scratch scratch(context.workspace);
-  const Product p = norm_qkv_rope_product(a, scratch);
-  return [a, p, product = prepare_product(p, scratch, context)](Stream stream) {
-    launch_norm(a.x, a.norm, p.x, stream);
+  const Tensor h = normalized_rows(a.x, scratch);
+  const Product p = norm_qkv_rope_product(a, h, scratch);
+  return [a, h, p, cast = cast_launch(h, p.x), product = prepare_product(p, scratch, context)](Stream stream) {
+    launch_norm(a.x, a.norm, h, stream);
+    cast(stream);
     product(stream);
     launch_rope_cache(a, p.out, stream);
   };
@@ -201,6 +248,10 @@ Launch prepare_norm_qkv_rope(const Op& op, const GpuContext& context) {
 
 // --- the rest: one kernel each
 
+bool can_cast(const Op& op) {
+  const auto& a = std::get<Cast>(op.args);
+  return is_float(a.x) && (is_float(a.out) || is_scaled(a.out.dtype));
+}
 bool can_float(const Op& op) {
   bool fits = true;
   for_each_tensor(op, [&](const char*, const Tensor& t, Access) {
@@ -260,14 +311,14 @@ const GpuOp kTable[] = {
     simple<GeluMul, launch_gelu_mul>("gpu.gelu_mul"),
     simple<GatherPrefix, launch_gather_prefix>("gpu.gather_prefix"),
     simple<ConcatRow, launch_concat_row>("gpu.concat_row"),
-    simple<Cast, launch_cast>("gpu.cast"),
+    simple<Cast, launch_cast>("gpu.cast", can_cast),
     simple<EulerStep, launch_euler_step>("gpu.euler_step"),
     simple<SelectRows, launch_select_rows>("gpu.select_rows"),
     simple<Guidance, launch_guidance>("gpu.guidance"),
     norm_then_product<LayerNormQkv, layer_norm_qkv_product>("gpu.layer_norm + gemm", can_layer_norm_qkv),
     norm_then_product<LayerNormLinear, layer_norm_linear_product>("gpu.layer_norm + gemm", can_layer_norm_linear),
-    {LinearResidual::kName, "gemm", can_linear_residual, product_workspace<linear_residual_product>,
-     prepare_only_product<linear_residual_product>, linear_residual_product},
+    {LinearResidual::kName, "gemm", can_linear_residual, linear_residual_workspace, prepare_linear_residual,
+     linear_residual_shape},
     {NormQkvRope::kName, "gpu.norm + gemm + gpu.rope_cache", can_norm_qkv_rope, norm_qkv_rope_workspace,
      prepare_norm_qkv_rope, norm_qkv_rope_shape},
     norm_then_product<NormGateUpGelu, norm_gate_up_gelu_product>("gpu.norm + gemm", can_norm_gate_up_gelu),

@@ -123,7 +123,11 @@ class ProductTrial final : public gemm::Trial {
   }
   Tensor random(DType dtype, const Shape& shape, float scale) {
     Tensor t(dtype, shape, nullptr);
-    t.data = allocate(t.bytes());
+    bind(t, shape, allocate(buffer_bytes(dtype, shape)));
+    if (is_scaled(dtype)) {
+      launch_cast({.x = random(DType::kBf16, shape, scale), .out = t}, runtime_.stream());
+      return t;
+    }
     launch_random(t.reshaped({t.elements() / t.cols(), t.cols()}), ++seed_, scale, runtime_.stream());
     return t;
   }

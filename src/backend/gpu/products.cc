@@ -109,7 +109,8 @@ std::optional<Tensor> stacked(std::initializer_list<Tensor> parts) {
       continue;
     }
     const bool follows = part.dtype == all.dtype && all.contiguous() && part.contiguous() &&
-                         static_cast<char*>(all.data) + all.bytes() == part.data;
+                         static_cast<char*>(all.data) + all.bytes() == part.data &&
+                         (all.scales == nullptr || all.scales + all.rows() == part.scales);
     if (!follows) return {};
     all.shape =
         all.shape.rank() == 1 ? Shape{all.elements() + part.elements()} : Shape{all.rows() + part.rows(), all.cols()};
@@ -141,7 +142,9 @@ Products::~Products() { runtime_.release(workspace_); }
 // The library computes out = act(x · wᵀ + bias) + residual in one type; what it lacks, other kernels add.
 bool Products::library_takes(const Product& p) const {
   if (library_ == nullptr || p.table.defined()) return false;
-  const bool types = p.w.dtype == p.out.dtype && (p.x.dtype == p.w.dtype || widens_x(p));
+  const bool scaled = is_scaled(p.w.dtype);
+  const bool types = scaled ? library_->multiplies(p.w.dtype) && p.out.dtype == DType::kBf16
+                            : p.w.dtype == p.out.dtype && (p.x.dtype == p.w.dtype || widens_x(p));
   // Rounded before the activation, a bf16 result would be rounded twice.
   const bool activation = p.activation != Activation::kSilu || p.out.dtype == DType::kF32;
   const bool residual = !p.residual.defined() || (p.residual.dtype == p.out.dtype && p.activation == Activation::kNone);

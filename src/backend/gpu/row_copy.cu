@@ -103,6 +103,10 @@ void launch_concat_row(const ConcatRow& a, Stream stream) {
 }
 
 void launch_cast(const Cast& a, Stream stream) {
+  if (is_scaled(a.out.dtype)) {
+    launch_quantize_rows(a, stream);
+    return;
+  }
   with_float_type(a.x.dtype, [&]<class X>(X) { launch_elementwise(a.out, stream, Same<X>{Matrix<X>(a.x)}); });
 }
 

@@ -7,6 +7,8 @@ namespace {
 
 float at(const Tensor& t, int64_t row, int64_t col) {
   const int64_t i = row * t.row_stride + col;
+  if (t.dtype == DType::kI8) return static_cast<float>(t.as<int8_t>()[i]) * t.scales[row];
+  if (t.dtype == DType::kE4m3) return to_float(t.as<E4m3>()[i]) * t.scales[row];
   return t.dtype == DType::kBf16 ? to_float(t.as<Bf16>()[i]) : t.as<float>()[i];
 }
 

@@ -21,6 +21,7 @@ class SimLibrary final : public gpu::LibraryGemm {
  public:
   std::string version() const override { return "simulated library"; }
   std::string_view name() const override { return "sim_library"; }
+  bool multiplies(DType) const override { return true; }
   std::unique_ptr<gpu::Gemm> prepare(const gpu::GemmArgs& args, std::string_view algorithm) const override {
     if (!algorithm.empty() && algorithm != kLoops) return nullptr;
     return std::make_unique<SimGemm>(args);

@@ -67,13 +67,14 @@ class Visit {
       GemmaLayerWeights& layer = weights.layers[static_cast<size_t>(i)];
       const std::string at = fmt::format("{}layers.{}.", prefix, i);
       const bool dead = is_prefix && i + 1 == config_.depth;
-      const WeightRole matrix = dead ? WeightRole::kDead : WeightRole::kMatrix;
+      const WeightRole live = is_prefix ? WeightRole::kMatrix : WeightRole::kBf16Matrix;
+      const WeightRole matrix = dead ? WeightRole::kDead : live;
       rms_norm(at + "input_layernorm.", c.width, adaptive, WeightRole::kFloat, layer.input_norm);
       rms_norm(at + "post_attention_layernorm.", c.width, adaptive, dead ? WeightRole::kDead : WeightRole::kFloat,
                layer.post_norm);
       tensor(at + "self_attn.q_proj.weight", {config_.q_width(), c.width}, matrix, layer.q);
-      tensor(at + "self_attn.k_proj.weight", {config_.kv_width(), c.width}, WeightRole::kMatrix, layer.k);
-      tensor(at + "self_attn.v_proj.weight", {config_.kv_width(), c.width}, WeightRole::kMatrix, layer.v);
+      tensor(at + "self_attn.k_proj.weight", {config_.kv_width(), c.width}, live, layer.k);
+      tensor(at + "self_attn.v_proj.weight", {config_.kv_width(), c.width}, live, layer.v);
       tensor(at + "self_attn.o_proj.weight", {c.width, config_.q_width()}, matrix, layer.o);
       tensor(at + "mlp.gate_proj.weight", {c.mlp, c.width}, matrix, layer.gate);
       tensor(at + "mlp.up_proj.weight", {c.mlp, c.width}, matrix, layer.up);
@@ -114,7 +115,7 @@ std::string first_names(const char* what, const std::vector<std::string>& names)
 void visit_weights(Weights& weights, const ModelConfig& config, const Visitor& f) {
   const Visit visit(config, f);
   visit.vision(weights.vision);
-  visit.tensor(kEmbedding, {config.vocab, config.prefix.width}, WeightRole::kMatrix, weights.embedding);
+  visit.tensor(kEmbedding, {config.vocab, config.prefix.width}, WeightRole::kBf16Matrix, weights.embedding);
   visit.gemma(kPrefix, config.prefix, true, weights.prefix);
   visit.gemma(kExpert, config.expert, false, weights.expert);
   visit.projections(weights);
@@ -139,7 +140,8 @@ Weights load_weights(const TensorSource& source, const ModelConfig& config) {
       missing.push_back(spec.name);
       return;
     }
-    const bool is_large = spec.role == WeightRole::kMatrix || spec.role == WeightRole::kDead;
+    const bool is_large =
+        spec.role == WeightRole::kMatrix || spec.role == WeightRole::kBf16Matrix || spec.role == WeightRole::kDead;
     tensor = is_large ? source.header(spec.name) : source.tensor(spec.name);
     if (tensor.shape != spec.shape) {
       wrong_shape.push_back(

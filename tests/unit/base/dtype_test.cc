@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <random>
 #include <string_view>
+#include <utility>
+#include <vector>
 
 namespace tendon {
 namespace {
@@ -23,12 +25,81 @@ TEST(DType, BytesAndNames) {
     DType dtype;
     size_t bytes;
     std::string_view name;
-  } rows[] = {{DType::kF64, 8, "f64"}, {DType::kI64, 8, "i64"},   {DType::kF32, 4, "f32"}, {DType::kI32, 4, "i32"},
-              {DType::kF16, 2, "f16"}, {DType::kBf16, 2, "bf16"}, {DType::kU8, 1, "u8"},   {DType::kBool, 1, "bool"}};
+  } rows[] = {{DType::kF64, 8, "f64"},   {DType::kI64, 8, "i64"},   {DType::kF32, 4, "f32"}, {DType::kI32, 4, "i32"},
+              {DType::kF16, 2, "f16"},   {DType::kBf16, 2, "bf16"}, {DType::kU8, 1, "u8"},   {DType::kBool, 1, "bool"},
+              {DType::kE4m3, 1, "e4m3"}, {DType::kI8, 1, "i8"}};
   for (const auto& row : rows) {
     EXPECT_EQ(dtype_bytes(row.dtype), row.bytes) << row.name;
     EXPECT_EQ(dtype_name(row.dtype), row.name);
   }
+}
+
+TEST(E4m3, ValuesOfTheFormat) {
+  EXPECT_EQ(to_float(E4m3{0x00}), 0.0F);
+  EXPECT_EQ(to_float(E4m3{0x01}), 0x1p-9F);  // the smallest
+  EXPECT_EQ(to_float(E4m3{0x07}), 0x1.cp-7F);
+  EXPECT_EQ(to_float(E4m3{0x08}), 0x1p-6F);  // the smallest normal one
+  EXPECT_EQ(to_float(E4m3{0x38}), 1.0F);
+  EXPECT_EQ(to_float(E4m3{0x7e}), 448.0F);
+  EXPECT_EQ(to_float(E4m3{0xb8}), -1.0F);
+  EXPECT_TRUE(std::isnan(to_float(E4m3{0x7f})) && std::isnan(to_float(E4m3{0xff})));
+}
+
+TEST(E4m3, ReadingAndWritingIsTheIdentity) {
+  for (uint32_t bits = 0; bits < 256; ++bits) {
+    EXPECT_EQ(to_e4m3(to_float(E4m3{static_cast<uint8_t>(bits)})).bits, bits);
+  }
+}
+
+// Against all codes: none is nearer, and of two as near ones it is the even one.
+TEST(E4m3, RoundsToTheNearestCode) {
+  std::vector<float> values;
+  for (uint8_t code = 0; code < 0x7e; ++code) {
+    const float low = to_float(E4m3{code});
+    const float high = to_float(E4m3{static_cast<uint8_t>(code + 1)});
+    const float middle = (low + high) / 2;
+    values.insert(values.end(), {middle, std::nextafter(middle, 0.0F), std::nextafter(middle, 500.0F)});
+  }
+  std::mt19937 random(7);
+  std::uniform_real_distribution<float> exponents(-40.0F, 10.0F);
+  for (int i = 0; i < 20000; ++i) values.push_back(std::exp2(exponents(random)));
+  for (const float value : values) {
+    const uint8_t code = to_e4m3(value).bits;
+    ASSERT_LT(code, 0x7f) << value;
+    const float distance = std::fabs(to_float(E4m3{code}) - value);
+    for (uint8_t other = 0; other < 0x7f; ++other) {
+      const float other_distance = std::fabs(to_float(E4m3{other}) - value);
+      ASSERT_LE(distance, other_distance) << value << " became " << int{code} << ", nearer is " << int{other};
+      if (other != code && other_distance == distance) {
+        ASSERT_EQ(code % 2, 0) << value;
+      }
+    }
+    EXPECT_EQ(to_e4m3(-value).bits, code | 0x80);
+  }
+}
+
+TEST(E4m3, LargeNumbersSaturateAndNaNStays) {
+  for (const float value : {448.0F, 460.0F, 1e30F, INFINITY}) EXPECT_EQ(to_e4m3(value).bits, 0x7e) << value;
+  EXPECT_EQ(to_e4m3(-INFINITY).bits, 0xfe);
+  EXPECT_TRUE(std::isnan(to_float(to_e4m3(NAN))));
+}
+
+TEST(I8, TiesGoToEvenAndLargeNumbersSaturate) {
+  const std::pair<float, int> rows[] = {{0.5F, 0},     {1.5F, 2},       {2.5F, 2},       {-0.5F, 0},       {-1.5F, -2},
+                                        {126.4F, 126}, {127.4F, 127},   {128.0F, 127},   {-128.0F, -127},  {1e30F, 127},
+                                        {0.49F, 0},    {-126.6F, -127}, {INFINITY, 127}, {-INFINITY, -127}};
+  for (const auto& [in, out] : rows) EXPECT_EQ(to_i8(in), out) << in;
+}
+
+TEST(RowScale, PutsTheLargestNumberAtTheLargestCode) {
+  EXPECT_EQ(RowScale(0.0F, DType::kE4m3).factor, 1.0F);
+  EXPECT_EQ(RowScale(896.0F, DType::kE4m3).factor, 2.0F);
+  EXPECT_EQ(RowScale(896.0F, DType::kE4m3).inverse, 0.5F);
+  EXPECT_EQ(RowScale(254.0F, DType::kI8).factor, 2.0F);
+  EXPECT_EQ(RowScale(INFINITY, DType::kI8).factor, INFINITY);
+  const RowScale tiny(0x1p-140F, DType::kE4m3);
+  EXPECT_TRUE(std::isfinite(tiny.inverse));
+  EXPECT_EQ(to_float(to_e4m3(0x1p-140F * tiny.inverse)), 0.0F);
 }
 
 TEST(Bf16, TiesGoToEven) {

@@ -35,7 +35,7 @@ class Recorded {
     Tensor& patch = weights_.vision.patch.w;  // (W, 3, P, P) as stored
     patch = patch.reshaped({patch.shape[0], patch.shape[1] * patch.shape[2] * patch.shape[3]});
     visit_weights(weights_, config_, [](const WeightSpec& spec, Tensor& tensor) {
-      const bool matrix = spec.role == WeightRole::kMatrix || spec.role == WeightRole::kDead;
+      const bool matrix = spec.role != WeightRole::kFloat && spec.role != WeightRole::kTimeOnly;
       if (!matrix || tensor.shape.rank() == 1) tensor.dtype = DType::kF32;
     });
     const auto table = [](const Shape& shape) { return Tensor(DType::kF32, shape, no_memory()); };

@@ -96,6 +96,42 @@ TENDON_DEVICE uint32_t pack_bf16(float low, float high) {  // round to nearest e
   return packed;
 #endif
 }
+// Codes, without the scale of their row.
+TENDON_DEVICE float widen(int8_t value) { return static_cast<float>(value); }
+TENDON_DEVICE float widen(E4m3 value) {
+  const uint32_t magnitude = value.bits & 0x7fU;
+  const float size = magnitude < 8U       ? static_cast<float>(magnitude) * 0x1p-9F
+                     : magnitude == 0x7fU ? __uint_as_float(0x7fc00000U)
+                                          : __uint_as_float((magnitude << 20) + (120U << 23));
+  return value.bits & 0x80U ? -size : size;
+}
+TENDON_DEVICE uint32_t pack_e4m3(float low, float high) {  // to nearest even, at most 448
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 890
+  uint16_t packed;
+  asm("cvt.rn.satfinite.e4m3x2.f32 %0, %1, %2;" : "=h"(packed) : "f"(high), "f"(low));
+  return packed;
+#else
+  const auto pack = [](float value) -> uint32_t {  // as to_e4m3 of base/dtype.h
+    const uint32_t bits = __float_as_uint(value);
+    const uint32_t sign = (bits >> 24) & 0x80U;
+    const uint32_t magnitude = bits & 0x7fffffffU;
+    if (magnitude > 0x7f800000U) return sign | 0x7fU;
+    const float size = __uint_as_float(magnitude);
+    if (size < 0x1p-6F) return sign | (__float_as_uint(__fadd_rn(size, 0x1p14F)) - __float_as_uint(0x1p14F));
+    const uint32_t code = ((magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
+    return sign | (code < 0x7eU ? code : 0x7eU);
+  };
+  return pack(low) | pack(high) << 8;
+#endif
+}
+TENDON_DEVICE uint32_t pack_i8(float low, float high) {  // to nearest even, -127 to 127
+  const auto pack = [](float value) {
+    const float most = value > -127.0F ? value : -127.0F;
+    const float kept = most < 127.0F ? most : 127.0F;
+    return __float_as_uint(__fadd_rn(kept, 0x1.8p23F)) & 0xffU;  // the sum ends in the rounded number
+  };
+  return pack(low) | pack(high) << 8;
+}
 template <class T>
 TENDON_DEVICE T narrow(float value);
 template <>

@@ -1,0 +1,118 @@
+#include "scaled_cases.h"
+
+#include "maker.h"
+
+namespace tendon::op_check {
+namespace {
+
+// Casts to these codes, and every operation with weights of them.
+void add_scaled(List& list, DType codes) {
+  const std::string_view type = dtype_name(codes);
+  struct MatrixShape {
+    const char* name;
+    int64_t rows, cols;
+    bool real;
+    int64_t margin = 0;
+  };
+  const MatrixShape rows[] = {{"edge", 3, 513, false},  {"odd_view", 9, 129, false, 5}, {"view", 33, 256, false, 8},
+                              {"one_col", 7, 1, false}, {"vision", 768, 1152, true},    {"prefix", 788, 2048, true},
+                              {"empty", 0, 64, false}};
+  for (const MatrixShape& s : rows) {
+    for (const DType dtype : {kF32, kBf16}) {
+      Maker m(s.margin);
+      const Fill some_zero_rows = [cols = s.cols](Random& random, int64_t i) {
+        const double value = random.normal() * (1.0 + 100.0 * static_cast<double>(random.uniform() < 0.01));
+        return i / cols % 5 == 3 ? 0.0 : value;
+      };
+      Case made =
+          m.make(fmt::format("{}_{}.{}", type, s.name, type_word(dtype)),
+                 Cast{.x = m.data(dtype, {s.rows, s.cols}, some_zero_rows), .out = m.out(codes, {s.rows, s.cols})});
+      made.bench = s.real && dtype == kBf16;
+      made.slow = s.real;
+      list.add(std::move(made));
+    }
+  }
+  struct ProductShape {
+    const char* name;
+    int64_t m, n, k, margin;
+  };
+  const ProductShape products[] = {{"ragged", 33, 131, 75, 3}, {"depth", 70, 72, 200, 0}, {"tiles", 66, 136, 128, 0},
+                                   {"one_row", 1, 40, 64, 0},  {"split", 6, 24, 3000, 0}, {"none", 0, 24, 64, 0}};
+  for (const ProductShape& s : products) {
+    for (const DType dtype : {kF32, kBf16}) {
+      const std::string name = fmt::format("{}_{}.{}", type, s.name, type_word(dtype));
+      for (const Activation activation : {Activation::kNone, Activation::kGeluTanh}) {
+        Maker m(s.margin);
+        Linear a{.x = m.data(codes, {s.m, s.k}), .w = m.weight(codes, s.n, s.k), .bias = {}, .out = {}};
+        if (activation != Activation::kNone) a.bias = m.vector(s.n);
+        a.out = m.out(dtype, {s.m, s.n});
+        a.activation = activation;
+        list.add(m.make((activation == Activation::kNone ? "" : "gelu_") + name, a));
+      }
+      if (s.m == 0) continue;
+      for (const bool gated : {false, true}) {
+        Maker m(s.margin);
+        LinearResidual a{.x = m.data(dtype, {s.m, s.k}),
+                         .w = m.weight(codes, s.n, s.k),
+                         .bias = m.vector(s.n),
+                         .residual = m.data(dtype, {s.m, s.n}),
+                         .gate = {},
+                         .out = {}};
+        if (gated) a.gate = m.vector(s.n);
+        a.out = m.out(dtype, {s.m, s.n});
+        list.add(m.make((gated ? "gated_" : "") + name, a));
+      }
+      Maker layer(s.margin);
+      list.add(layer.make(name, LayerNormLinear{.x = layer.data(dtype, {s.m, s.k}),
+                                                .gain = layer.vector(s.k),
+                                                .bias = layer.vector(s.k),
+                                                .w = layer.weight(codes, s.n, s.k),
+                                                .linear_bias = layer.vector(s.n),
+                                                .out = layer.out(dtype, {s.m, s.n}),
+                                                .activation = Activation::kGeluTanh}));
+      Maker m(s.margin);
+      list.add(m.make(name, NormGateUpGelu{.x = m.data(dtype, {s.m, s.k}),
+                                           .norm = {.gain = m.vector(s.k), .scale = {}, .shift = {}},
+                                           .w_gate = m.weight(codes, s.n, s.k),
+                                           .w_up = m.weight(codes, s.n, s.k),
+                                           .out = m.out(dtype, {s.m, s.n})}));
+    }
+  }
+  for (const DType dtype : {kF32, kBf16}) {
+    Maker vision;
+    list.add(
+        vision.make(fmt::format("{}.{}", type, type_word(dtype)), LayerNormQkv{.x = vision.data(dtype, {6, 48}),
+                                                                               .gain = vision.vector(48),
+                                                                               .bias = vision.vector(48),
+                                                                               .wq = vision.weight(codes, 48, 48),
+                                                                               .wk = vision.weight(codes, 48, 48),
+                                                                               .wv = vision.weight(codes, 48, 48),
+                                                                               .bq = vision.vector(48),
+                                                                               .bk = vision.vector(48),
+                                                                               .bv = vision.vector(48),
+                                                                               .out = vision.out(dtype, {6, 144})}));
+    Maker m;
+    list.add(m.make(fmt::format("{}.{}", type, type_word(dtype)),
+                    NormQkvRope{.x = m.data(dtype, {10, 128}),
+                                .norm = {.gain = m.vector(128), .scale = {}, .shift = {}},
+                                .wq = m.weight(codes, 256, 128),
+                                .wk = m.weight(codes, 32, 128),
+                                .wv = m.weight(codes, 32, 128),
+                                .positions = m.plain(kI32, {10}, integers(0, 50)),
+                                .cache_rows = m.plain(kI32, {10}, counting(7)),
+                                .table = m.plain(kF32, {50, 32}, normal(0.6)),
+                                .q = m.out(dtype, {10, 256}),
+                                .k_cache = m.data(dtype, {1, 20, 32}),
+                                .v_cache = m.data(dtype, {1, 20, 32})}));
+  }
+}
+
+}  // namespace
+
+std::vector<Case> scaled_cases() {
+  List list;
+  for (const DType codes : {DType::kE4m3, DType::kI8}) add_scaled(list, codes);
+  return list.take();
+}
+
+}  // namespace tendon::op_check
