@@ -160,6 +160,12 @@ TENDON_DEVICE Octet load_octet(uint32_t from) {
                : "memory");
   return v;
 }
+TENDON_DEVICE void store_shared(uint32_t to, float x) {
+  asm volatile("st.shared.f32 [%0], %1;" ::"r"(to), "f"(x) : "memory");
+}
+TENDON_DEVICE void load_two(uint32_t from, float (&y)[2]) {
+  asm volatile("ld.shared.v2.f32 {%0, %1}, [%2];" : "=f"(y[0]), "=f"(y[1]) : "r"(from) : "memory");
+}
 TENDON_DEVICE void store_four(uint32_t to, float x, float y, float z, float w) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
 }

@@ -19,6 +19,13 @@ int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 // Not written by an operation of the plan: copied before the kernels in front have ended.
 bool constant(const Tensor& t) { return t.value < 0; }
 
+// Rows that are copied in pieces of 16 bytes.
+bool operand_fits(const Tensor& t) {
+  return t.dtype == DType::kI8 ? t.row_stride % 16 == 0 && t.cols() % 16 == 0 && is_aligned(t.data) : aligned_rows(t);
+}
+// Bytes of a row, in the pairs that copies count.
+int64_t row_pairs(const Tensor& t) { return t.cols() * static_cast<int64_t>(dtype_bytes(t.dtype)) / 2; }
+
 // From a row of the gate weights to the same of the up weights.
 int64_t up_bytes(const Product& p) { return static_cast<char*>(p.up.data) - static_cast<char*>(p.w.data); }
 
@@ -28,8 +35,9 @@ class HopperProducts final : public SpecialProducts {
 
   std::string_view name() const override { return "wgmma"; }
   bool exists(std::string_view kernel) const override {
-    return find(plain_tiles(), kernel) != nullptr || find(gelu_tiles(), kernel) != nullptr ||
-           find(gate_up_tiles(), kernel) != nullptr;
+    const Tiles all[] = {plain_tiles(),    gelu_tiles(),    gate_up_tiles(),
+                         plain_i8_tiles(), gelu_i8_tiles(), gate_up_i8_tiles()};
+    return std::ranges::any_of(all, [&](Tiles tiles) { return find(tiles, kernel) != nullptr; });
   }
   std::vector<std::string> kernels(const Product& p) const override {
     std::vector<std::string> names;
@@ -47,8 +55,10 @@ class HopperProducts final : public SpecialProducts {
  private:
   using Tiles = std::span<const TileInstance>;
   static Tiles tiles_for(const Product& p) {
-    if (p.up.defined()) return gate_up_tiles();
-    return p.activation == Activation::kGeluTanh ? gelu_tiles() : plain_tiles();
+    const bool codes = p.w.dtype == DType::kI8;
+    if (p.up.defined()) return codes ? gate_up_i8_tiles() : gate_up_tiles();
+    if (p.activation == Activation::kGeluTanh) return codes ? gelu_i8_tiles() : gelu_tiles();
+    return codes ? plain_i8_tiles() : plain_tiles();
   }
   static const TileInstance* find(Tiles tiles, std::string_view kernel) {
     const auto found = std::ranges::find_if(tiles, [&](const TileInstance& t) { return t.shape.name() == kernel; });
@@ -63,16 +73,18 @@ class HopperProducts final : public SpecialProducts {
 
 bool HopperProducts::takes(const Product& p, const TileInstance& tile) {
   constexpr int64_t kMost = int64_t{1} << 30;  // coordinates have 32 bits
-  const bool rows_fit = aligned_rows(p.x) && aligned_rows(p.w) && aligned_rows(p.out) && constant(p.w) &&
-                        constant(p.bias) && p.x.cols() % 8 == 0 && p.x.cols() > 0 && p.out.cols() % 8 == 0 &&
-                        p.out.rows() > 0 && p.out.rows() < kMost && p.out.cols() < kMost && p.x.cols() < kMost;
-  const bool up_fits = !p.up.defined() || (aligned_rows(p.up) && constant(p.up) && p.up.row_stride == p.w.row_stride &&
-                                           up_bytes(p) > 0 && up_bytes(p) < int64_t{1} << 40);
+  const bool rows_fit = operand_fits(p.x) && operand_fits(p.w) && p.x.dtype == p.w.dtype && aligned_rows(p.out) &&
+                        constant(p.w) && constant(p.bias) && p.x.cols() % 8 == 0 && p.x.cols() > 0 &&
+                        p.out.cols() % 8 == 0 && p.out.rows() > 0 && p.out.rows() < kMost && p.out.cols() < kMost &&
+                        p.x.cols() < kMost;
+  const bool up_fits =
+      !p.up.defined() || (operand_fits(p.up) && p.up.dtype == p.w.dtype && constant(p.up) &&
+                          p.up.row_stride == p.w.row_stride && up_bytes(p) > 0 && up_bytes(p) < int64_t{1} << 40);
   const bool tail_fits =
       !p.table.defined() && !p.gate.defined() && p.activation != Activation::kSilu &&
       (!p.residual.defined() || (!p.up.defined() && p.activation == Activation::kNone && aligned_rows(p.residual))) &&
       (!p.up.defined() || (!p.bias.defined() && p.activation == Activation::kNone));
-  return rows_fit && up_fits && tail_fits && ceil_div(p.x.cols(), kDepth) >= tile.shape.parts;
+  return rows_fit && up_fits && tail_fits && ceil_div(row_pairs(p.x), kDepth) >= tile.shape.parts;
 }
 
 // Asking the driver takes longer than the rest of preparing.
@@ -90,8 +102,8 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
   const int at_once = clusters_at_once(*tile);
   if (at_once == 0) return {};
 
-  const auto depth = static_cast<uint64_t>(p.x.cols());
-  const auto stride = static_cast<uint64_t>(p.w.row_stride) * sizeof(Bf16);
+  const auto depth = static_cast<uint64_t>(row_pairs(p.x));
+  const auto stride = static_cast<uint64_t>(p.w.row_stride) * dtype_bytes(p.w.dtype);
   const auto w_rows = static_cast<uint64_t>(p.w.rows());
   const auto w_box = static_cast<uint32_t>(shape.weights / shape.cluster_tokens);
   CUtensorMap weights;
@@ -105,7 +117,7 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
   }
   const CUtensorMap tokens =
       maps_.describe(p.x.data, std::array<uint64_t, 2>{depth, static_cast<uint64_t>(p.x.rows())},
-                     std::array<uint64_t, 1>{static_cast<uint64_t>(p.x.row_stride) * sizeof(Bf16)},
+                     std::array<uint64_t, 1>{static_cast<uint64_t>(p.x.row_stride) * dtype_bytes(p.x.dtype)},
                      std::array<uint32_t, 2>{kDepth, static_cast<uint32_t>(shape.tokens / shape.cluster_weights)});
 
   const int64_t token_tiles = ceil_div(p.out.rows(), int64_t{shape.tokens} * shape.cluster_tokens);
@@ -118,9 +130,12 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
                       .out_stride = p.out.row_stride,
                       .rows = static_cast<int>(p.out.rows()),
                       .cols = static_cast<int>(p.out.cols()),
-                      .steps = static_cast<int>(ceil_div(p.x.cols(), kDepth)),
+                      .steps = static_cast<int>(ceil_div(row_pairs(p.x), kDepth)),
                       .token_tiles = static_cast<int>(token_tiles),
-                      .tiles = static_cast<int>(token_tiles * weight_tiles)};
+                      .tiles = static_cast<int>(token_tiles * weight_tiles),
+                      .x_scales = p.x.scales,
+                      .w_scales = p.w.scales,
+                      .up_scales = p.up.scales};
   // A cluster takes tile after tile, but only one where its blocks share out K.
   const int clusters = shape.parts > 1 ? args.tiles : std::min(args.tiles, at_once);
   return [=](Stream stream) { tile->launch(weights, tokens, args, clusters, stream); };

@@ -8,8 +8,8 @@
 
 namespace tendon::gpu::hopper {
 
-// out = act(x · wᵀ + bias) + residual, or gelu(x · wᵀ) · (x · upᵀ), all bf16. Null when the card is no sm_90, or the
-// driver cannot describe tensors to it. The card is the current one.
+// out = act(x · wᵀ + bias) + residual, or gelu(x · wᵀ) · (x · upᵀ), all bf16, or x, w and up i8 codes. Null when the
+// card is no sm_90, or the driver cannot describe tensors to it. The card is the current one.
 std::unique_ptr<SpecialProducts> open_products(Runtime& runtime);
 
 }  // namespace tendon::gpu::hopper

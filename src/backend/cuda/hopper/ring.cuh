@@ -2,19 +2,25 @@
 // the thread that feeds it. tile.cuh has the whole.
 #pragma once
 
+#include <type_traits>
+
 #include "backend/cuda/hopper/copies.cuh"
 #include "backend/cuda/hopper/tiles.h"
 #include "backend/cuda/hopper/wgmma.cuh"
 
 namespace tendon::gpu::hopper {
 
-constexpr int kRowBytes = 2 * kDepth;
+constexpr int kRowBytes = 128;
 constexpr int kSharedLimit = 232448;
 constexpr int kChunkGroups = 4;  // of eight tokens: what the epilogue turns at once
 
 template <int kWarpgroups_, int kBlocks_, int kTokens_, int kStages_, int kClusterWeights_ = 1, int kClusterTokens_ = 1,
-          int kParts_ = 1>
+          int kParts_ = 1, class Operand_ = Bf16>
 struct WgmmaTile {
+  // What is multiplied. Copies move 128 bytes along K at a time, whatever they hold.
+  using Operand = Operand_;
+  static constexpr bool kScaled = sizeof(Operand) == 1;
+  using Sum = std::conditional_t<kScaled, int32_t, float>;
   static constexpr int kWarpgroups = kWarpgroups_;  // that multiply
   static constexpr int kBlocks = kBlocks_;          // of 64 weight rows, per warpgroup
   static constexpr int kTokens = kTokens_;

@@ -1,10 +1,11 @@
 // y = x · wᵀ and what follows it, on wgmma: the weights are the rows of the tensor cores' tiles and the tokens their
 // columns, so that a tile fits any number of tokens in steps of eight.
 //   w (N, K) bf16 [gate and up: two of them], x (M, K) bf16, out (M, N) bf16, bias (N) f32, residual (M, N) bf16.
-//   K, N multiples of 8, all rows 16-byte aligned.
-// One warpgroup copies: boxes of 64 along K, by TMA, into a ring of stages; blocks of a cluster share what they have in
-// common. The others multiply 64 · kBlocks weight rows each and run through the ring independently, so that one's
-// epilogue hides behind the other's products. Gate and up rows alternate by eight in a tile (the copy interleaves
+//   K, N multiples of 8, all rows 16-byte aligned. x and w may be i8 codes, K a multiple of 16: sums of whole numbers,
+//   times the scales of their rows before anything else follows.
+// One warpgroup copies: boxes of 128 bytes along K, by TMA, into a ring of stages; blocks of a cluster share what they
+// have in common. The others multiply 64 · kBlocks weight rows each and run through the ring independently, so that
+// one's epilogue hides behind the other's products. Gate and up rows alternate by eight in a tile (the copy interleaves
 // them), so that one thread has both sums of a pair. With kParts, as many blocks of a cluster share out K: each sends
 // the others their tokens' sums through shared memory and finishes its own, in a fixed order.
 #pragma once
@@ -12,6 +13,74 @@
 #include "backend/cuda/hopper/epilogue.cuh"
 
 namespace tendon::gpu::hopper {
+
+// The scales of a tile's codes, as a thread keeps them while its warpgroup multiplies.
+template <class T, Tail kTail>
+struct TileScales {
+  float x[2];              // of tokens `thread` and `thread` + 128 of the tile
+  float w[T::kBlocks][2];  // of the thread's rows; of gate and up, eight of each in turn
+  TENDON_DEVICE TileScales(const TileArgs& a, int first_col, int first_token) {
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = first_token + thread + i * 128;
+      x[i] = token < a.rows ? __ldcg(a.x_scales + token) : 0.0F;
+    }
+#pragma unroll
+    for (int block = 0; block < T::kBlocks; ++block) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        constexpr bool kGateUp = kTail == Tail::kGateUp;
+        const int warp = thread / 32;
+        const int col = first_col + (kGateUp ? block * 32 + warp * 8 : block * 64 + warp * 16 + h * 8) + lane() / 4;
+        w[block][h] = col < a.cols ? (kGateUp && h == 1 ? a.up_scales : a.w_scales)[col] : 0.0F;
+      }
+    }
+  }
+  // Tokens' scales go round through the memory where sums are turned later.
+  TENDON_DEVICE void apply(const Ring<T>& ring, int warpgroup, const int32_t (&sums)[T::kBlocks][4 * T::kGroups],
+                           float (&numbers)[T::kBlocks][4 * T::kGroups]) const {
+    const int thread = static_cast<int>(threadIdx.x) % 128;
+    const uint32_t all = ring.turn(warpgroup);
+    warpgroup_sync(1 + warpgroup);  // the buffers are read no more
+    store_shared(all + thread * 4, x[0]);
+    store_shared(all + thread * 4 + 512, x[1]);
+    warpgroup_sync(1 + warpgroup);
+#pragma unroll
+    for (int g = 0; g < T::kGroups; ++g) {
+      float of_tokens[2];
+      load_two(all + (g * 8 + lane() % 4 * 2) * 4, of_tokens);
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          numbers[block][4 * g + i] = static_cast<float>(sums[block][4 * g + i]) * (of_tokens[i % 2] * w[block][i / 2]);
+        }
+      }
+    }
+  }
+};
+
+// From a warpgroup's sums of a tile to what is stored.
+template <class T, Tail kTail>
+TENDON_DEVICE void finish_tile(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, const Ring<T>& ring,
+                               const Place<T>& place, int warpgroup, int tile, int first_col,
+                               const float (&bias)[T::kBlocks][2]) {
+  if constexpr (T::kParts > 1) {  // one tile a block: launched so
+    cluster_meet();               // nobody reads the stages any more, where the sums go
+    send_parts<T, 0>(sums, ring, place);
+    wait_phase(ring.sent(), 0);
+  }
+  if constexpr (kTail == Tail::kGateUp) {
+    finish_gate_up<T>(sums, a, ring, warpgroup, first_col, place.first_token(a, tile));
+  } else {
+    finish<T, kTail>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile), bias);
+  }
+}
+
+struct NoScales {
+  TENDON_DEVICE NoScales(const TileArgs&, int, int) {}
+};
 
 // One warpgroup multiplies and finishes its rows of every tile.
 template <class T, Tail kTail>
@@ -29,7 +98,7 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
                                                     : place.rank(w + (w >= place.weights), place.tokens));
     }
   };
-  float sums[T::kBlocks][4 * T::kGroups];
+  typename T::Sum sums[T::kBlocks][4 * T::kGroups];
   for (int tile = first_tile; tile < a.tiles; tile += tile_stride) {
     const int first_weight = place.first_weight(a, tile) + warpgroup * 64 * T::kBlocks;
     const int first_col = kTail == Tail::kGateUp ? first_weight / 2 : first_weight;
@@ -44,6 +113,8 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
         }
       }
     }
+    [[maybe_unused]] const std::conditional_t<T::kScaled, TileScales<T, kTail>, NoScales> scales(
+        a, first_col, place.first_token(a, tile));
     Ring<T> used = ring;
     for (int step = begin; step < end; ++step) {
       wait_phase(ring.full(), ring.phase);
@@ -54,8 +125,9 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
       for (int k = 0; k < kDepth / 16; ++k) {
 #pragma unroll
         for (int block = 0; block < T::kBlocks; ++block) {
-          Wgmma<T::kGroups>::run(sums[block], w + block * (64 * kRowBytes / 16) + k * kDescriptorStep,
-                                 x + k * kDescriptorStep, step > begin || k > 0);
+          using Step = std::conditional_t<T::kScaled, WgmmaI8<T::kGroups>, Wgmma<T::kGroups>>;
+          Step::run(sums[block], w + block * (64 * kRowBytes / 16) + k * kDescriptorStep, x + k * kDescriptorStep,
+                    step > begin || k > 0);
         }
       }
       wgmma_commit();
@@ -70,15 +142,12 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
     release(used);
 #pragma unroll
     for (int block = 0; block < T::kBlocks; ++block) hold(sums[block]);
-    if constexpr (T::kParts > 1) {  // one tile a block: launched so
-      cluster_meet();               // nobody reads the stages any more, where the sums go
-      send_parts<T, 0>(sums, ring, place);
-      wait_phase(ring.sent(), 0);
-    }
-    if constexpr (kTail == Tail::kGateUp) {
-      finish_gate_up<T>(sums, a, ring, warpgroup, first_col, place.first_token(a, tile));
+    if constexpr (T::kScaled) {
+      float numbers[T::kBlocks][4 * T::kGroups];
+      scales.apply(ring, warpgroup, sums, numbers);
+      finish_tile<T, kTail>(numbers, a, ring, place, warpgroup, tile, first_col, bias);
     } else {
-      finish<T, kTail>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile), bias);
+      finish_tile<T, kTail>(sums, a, ring, place, warpgroup, tile, first_col, bias);
     }
   }
 }

@@ -21,12 +21,15 @@ struct TileArgs {
   int steps;        // of kDepth along K
   int token_tiles;  // clusters' tiles along the rows
   int tiles;        // clusters' tiles in all
+  // Of rows of codes: tokens, weights, up's; null: no codes.
+  const float *x_scales, *w_scales, *up_scales;
 };
 
 // What follows a product.
 enum class Tail { kPlain, kGelu, kGateUp };  // bias and residual; bias and GELU; GELU(gate) · up
 
-constexpr int kDepth = 64;  // of K in a stage; a row of it has 128 bytes
+// Of K in a stage, in pairs of bytes: 64 bf16 or 128 codes, which copies and their descriptions do not tell apart.
+constexpr int kDepth = 64;
 
 // weights × tokens outputs; `stages` steps of K are in shared memory at once. Blocks of a cluster share what they copy:
 // cluster_tokens tiles have the same weights, cluster_weights tiles the same tokens; `parts` blocks share out K.
@@ -48,5 +51,9 @@ struct TileInstance {
 std::span<const TileInstance> plain_tiles();
 std::span<const TileInstance> gelu_tiles();
 std::span<const TileInstance> gate_up_tiles();
+// For i8 codes.
+std::span<const TileInstance> plain_i8_tiles();
+std::span<const TileInstance> gelu_i8_tiles();
+std::span<const TileInstance> gate_up_i8_tiles();
 
 }  // namespace tendon::gpu::hopper

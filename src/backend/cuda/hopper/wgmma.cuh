@@ -51,6 +51,12 @@ TENDON_DEVICE void hold(float (&d)[kCount]) {
   for (int i = 0; i < kCount; ++i) asm volatile("" : "+f"(d[i])::"memory");
 }
 
+template <int kCount>
+TENDON_DEVICE void hold(int32_t (&d)[kCount]) {
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) asm volatile("" : "+r"(d[i])::"memory");
+}
+
 // Operands in registers that a running product may still read.
 template <int kCount>
 TENDON_DEVICE void hold(uint32_t (&a)[kCount]) {
@@ -65,76 +71,78 @@ struct Wgmma;
 
 // clang-format off
 #define TENDON_D1 "%0,%1,%2,%3"
-#define TENDON_F1 "+f"(d[0]),"+f"(d[1]),"+f"(d[2]),"+f"(d[3])
+#define TENDON_FLOAT(x) "+f"(x)
+#define TENDON_INT(x) "+r"(x)
+#define TENDON_F1(c) c(d[0]),c(d[1]),c(d[2]),c(d[3])
 #define TENDON_D2 TENDON_D1 ",%4,%5,%6,%7"
-#define TENDON_F2 TENDON_F1,"+f"(d[4]),"+f"(d[5]),"+f"(d[6]),"+f"(d[7])
+#define TENDON_F2(c) TENDON_F1(c),c(d[4]),c(d[5]),c(d[6]),c(d[7])
 #define TENDON_D3 TENDON_D2 ",%8,%9,%10,%11"
-#define TENDON_F3 TENDON_F2,"+f"(d[8]),"+f"(d[9]),"+f"(d[10]),"+f"(d[11])
+#define TENDON_F3(c) TENDON_F2(c),c(d[8]),c(d[9]),c(d[10]),c(d[11])
 #define TENDON_D4 TENDON_D3 ",%12,%13,%14,%15"
-#define TENDON_F4 TENDON_F3,"+f"(d[12]),"+f"(d[13]),"+f"(d[14]),"+f"(d[15])
+#define TENDON_F4(c) TENDON_F3(c),c(d[12]),c(d[13]),c(d[14]),c(d[15])
 #define TENDON_D5 TENDON_D4 ",%16,%17,%18,%19"
-#define TENDON_F5 TENDON_F4,"+f"(d[16]),"+f"(d[17]),"+f"(d[18]),"+f"(d[19])
+#define TENDON_F5(c) TENDON_F4(c),c(d[16]),c(d[17]),c(d[18]),c(d[19])
 #define TENDON_D6 TENDON_D5 ",%20,%21,%22,%23"
-#define TENDON_F6 TENDON_F5,"+f"(d[20]),"+f"(d[21]),"+f"(d[22]),"+f"(d[23])
+#define TENDON_F6(c) TENDON_F5(c),c(d[20]),c(d[21]),c(d[22]),c(d[23])
 #define TENDON_D7 TENDON_D6 ",%24,%25,%26,%27"
-#define TENDON_F7 TENDON_F6,"+f"(d[24]),"+f"(d[25]),"+f"(d[26]),"+f"(d[27])
+#define TENDON_F7(c) TENDON_F6(c),c(d[24]),c(d[25]),c(d[26]),c(d[27])
 #define TENDON_D8 TENDON_D7 ",%28,%29,%30,%31"
-#define TENDON_F8 TENDON_F7,"+f"(d[28]),"+f"(d[29]),"+f"(d[30]),"+f"(d[31])
+#define TENDON_F8(c) TENDON_F7(c),c(d[28]),c(d[29]),c(d[30]),c(d[31])
 #define TENDON_D9 TENDON_D8 ",%32,%33,%34,%35"
-#define TENDON_F9 TENDON_F8,"+f"(d[32]),"+f"(d[33]),"+f"(d[34]),"+f"(d[35])
+#define TENDON_F9(c) TENDON_F8(c),c(d[32]),c(d[33]),c(d[34]),c(d[35])
 #define TENDON_D10 TENDON_D9 ",%36,%37,%38,%39"
-#define TENDON_F10 TENDON_F9,"+f"(d[36]),"+f"(d[37]),"+f"(d[38]),"+f"(d[39])
+#define TENDON_F10(c) TENDON_F9(c),c(d[36]),c(d[37]),c(d[38]),c(d[39])
 #define TENDON_D11 TENDON_D10 ",%40,%41,%42,%43"
-#define TENDON_F11 TENDON_F10,"+f"(d[40]),"+f"(d[41]),"+f"(d[42]),"+f"(d[43])
+#define TENDON_F11(c) TENDON_F10(c),c(d[40]),c(d[41]),c(d[42]),c(d[43])
 #define TENDON_D12 TENDON_D11 ",%44,%45,%46,%47"
-#define TENDON_F12 TENDON_F11,"+f"(d[44]),"+f"(d[45]),"+f"(d[46]),"+f"(d[47])
+#define TENDON_F12(c) TENDON_F11(c),c(d[44]),c(d[45]),c(d[46]),c(d[47])
 #define TENDON_D13 TENDON_D12 ",%48,%49,%50,%51"
-#define TENDON_F13 TENDON_F12,"+f"(d[48]),"+f"(d[49]),"+f"(d[50]),"+f"(d[51])
+#define TENDON_F13(c) TENDON_F12(c),c(d[48]),c(d[49]),c(d[50]),c(d[51])
 #define TENDON_D14 TENDON_D13 ",%52,%53,%54,%55"
-#define TENDON_F14 TENDON_F13,"+f"(d[52]),"+f"(d[53]),"+f"(d[54]),"+f"(d[55])
+#define TENDON_F14(c) TENDON_F13(c),c(d[52]),c(d[53]),c(d[54]),c(d[55])
 #define TENDON_D15 TENDON_D14 ",%56,%57,%58,%59"
-#define TENDON_F15 TENDON_F14,"+f"(d[56]),"+f"(d[57]),"+f"(d[58]),"+f"(d[59])
+#define TENDON_F15(c) TENDON_F14(c),c(d[56]),c(d[57]),c(d[58]),c(d[59])
 #define TENDON_D16 TENDON_D15 ",%60,%61,%62,%63"
-#define TENDON_F16 TENDON_F15,"+f"(d[60]),"+f"(d[61]),"+f"(d[62]),"+f"(d[63])
+#define TENDON_F16(c) TENDON_F15(c),c(d[60]),c(d[61]),c(d[62]),c(d[63])
 #define TENDON_D17 TENDON_D16 ",%64,%65,%66,%67"
-#define TENDON_F17 TENDON_F16,"+f"(d[64]),"+f"(d[65]),"+f"(d[66]),"+f"(d[67])
+#define TENDON_F17(c) TENDON_F16(c),c(d[64]),c(d[65]),c(d[66]),c(d[67])
 #define TENDON_D18 TENDON_D17 ",%68,%69,%70,%71"
-#define TENDON_F18 TENDON_F17,"+f"(d[68]),"+f"(d[69]),"+f"(d[70]),"+f"(d[71])
+#define TENDON_F18(c) TENDON_F17(c),c(d[68]),c(d[69]),c(d[70]),c(d[71])
 #define TENDON_D19 TENDON_D18 ",%72,%73,%74,%75"
-#define TENDON_F19 TENDON_F18,"+f"(d[72]),"+f"(d[73]),"+f"(d[74]),"+f"(d[75])
+#define TENDON_F19(c) TENDON_F18(c),c(d[72]),c(d[73]),c(d[74]),c(d[75])
 #define TENDON_D20 TENDON_D19 ",%76,%77,%78,%79"
-#define TENDON_F20 TENDON_F19,"+f"(d[76]),"+f"(d[77]),"+f"(d[78]),"+f"(d[79])
+#define TENDON_F20(c) TENDON_F19(c),c(d[76]),c(d[77]),c(d[78]),c(d[79])
 #define TENDON_D21 TENDON_D20 ",%80,%81,%82,%83"
-#define TENDON_F21 TENDON_F20,"+f"(d[80]),"+f"(d[81]),"+f"(d[82]),"+f"(d[83])
+#define TENDON_F21(c) TENDON_F20(c),c(d[80]),c(d[81]),c(d[82]),c(d[83])
 #define TENDON_D22 TENDON_D21 ",%84,%85,%86,%87"
-#define TENDON_F22 TENDON_F21,"+f"(d[84]),"+f"(d[85]),"+f"(d[86]),"+f"(d[87])
+#define TENDON_F22(c) TENDON_F21(c),c(d[84]),c(d[85]),c(d[86]),c(d[87])
 #define TENDON_D23 TENDON_D22 ",%88,%89,%90,%91"
-#define TENDON_F23 TENDON_F22,"+f"(d[88]),"+f"(d[89]),"+f"(d[90]),"+f"(d[91])
+#define TENDON_F23(c) TENDON_F22(c),c(d[88]),c(d[89]),c(d[90]),c(d[91])
 #define TENDON_D24 TENDON_D23 ",%92,%93,%94,%95"
-#define TENDON_F24 TENDON_F23,"+f"(d[92]),"+f"(d[93]),"+f"(d[94]),"+f"(d[95])
+#define TENDON_F24(c) TENDON_F23(c),c(d[92]),c(d[93]),c(d[94]),c(d[95])
 #define TENDON_D25 TENDON_D24 ",%96,%97,%98,%99"
-#define TENDON_F25 TENDON_F24,"+f"(d[96]),"+f"(d[97]),"+f"(d[98]),"+f"(d[99])
+#define TENDON_F25(c) TENDON_F24(c),c(d[96]),c(d[97]),c(d[98]),c(d[99])
 #define TENDON_D26 TENDON_D25 ",%100,%101,%102,%103"
-#define TENDON_F26 TENDON_F25,"+f"(d[100]),"+f"(d[101]),"+f"(d[102]),"+f"(d[103])
+#define TENDON_F26(c) TENDON_F25(c),c(d[100]),c(d[101]),c(d[102]),c(d[103])
 #define TENDON_D27 TENDON_D26 ",%104,%105,%106,%107"
-#define TENDON_F27 TENDON_F26,"+f"(d[104]),"+f"(d[105]),"+f"(d[106]),"+f"(d[107])
+#define TENDON_F27(c) TENDON_F26(c),c(d[104]),c(d[105]),c(d[106]),c(d[107])
 #define TENDON_D28 TENDON_D27 ",%108,%109,%110,%111"
-#define TENDON_F28 TENDON_F27,"+f"(d[108]),"+f"(d[109]),"+f"(d[110]),"+f"(d[111])
+#define TENDON_F28(c) TENDON_F27(c),c(d[108]),c(d[109]),c(d[110]),c(d[111])
 #define TENDON_D29 TENDON_D28 ",%112,%113,%114,%115"
-#define TENDON_F29 TENDON_F28,"+f"(d[112]),"+f"(d[113]),"+f"(d[114]),"+f"(d[115])
+#define TENDON_F29(c) TENDON_F28(c),c(d[112]),c(d[113]),c(d[114]),c(d[115])
 #define TENDON_D30 TENDON_D29 ",%116,%117,%118,%119"
-#define TENDON_F30 TENDON_F29,"+f"(d[116]),"+f"(d[117]),"+f"(d[118]),"+f"(d[119])
+#define TENDON_F30(c) TENDON_F29(c),c(d[116]),c(d[117]),c(d[118]),c(d[119])
 #define TENDON_D31 TENDON_D30 ",%120,%121,%122,%123"
-#define TENDON_F31 TENDON_F30,"+f"(d[120]),"+f"(d[121]),"+f"(d[122]),"+f"(d[123])
+#define TENDON_F31(c) TENDON_F30(c),c(d[120]),c(d[121]),c(d[122]),c(d[123])
 #define TENDON_D32 TENDON_D31 ",%124,%125,%126,%127"
-#define TENDON_F32 TENDON_F31,"+f"(d[124]),"+f"(d[125]),"+f"(d[126]),"+f"(d[127])
+#define TENDON_F32(c) TENDON_F31(c),c(d[124]),c(d[125]),c(d[126]),c(d[127])
 #define TENDON_WGMMA(groups, n, a_, b_, p_)                                                               \
   template <> struct Wgmma<groups> {                                                                      \
     static TENDON_DEVICE void run(float (&d)[4 * groups], uint64_t a, uint64_t b, int add) {              \
       asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                             \
                    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" TENDON_D##groups "}, " a_  \
                    ", " b_ ", p, 1, 1, 0, 0;}"                                                            \
-                   : TENDON_F##groups : "l"(a), "l"(b), "r"(add));                                        \
+                   : TENDON_F##groups(TENDON_FLOAT) : "l"(a), "l"(b), "r"(add));                                        \
     }                                                                                                     \
   };
 TENDON_WGMMA(1, "8", "%4", "%5", "%6")
@@ -171,7 +179,29 @@ TENDON_WGMMA(31, "248", "%124", "%125", "%126")
 TENDON_WGMMA(32, "256", "%128", "%129", "%130")
 #undef TENDON_WGMMA
 
-// The same with a (64, 16) in registers, as the sums of two products of 8 columns lie, in pairs of bf16: a[2c + h] is
+// The same for i8 codes, a step of 32 bytes: sums of whole numbers, for an even number of groups.
+template <int kGroups>
+struct WgmmaI8;
+#define TENDON_WGMMA(groups, n, a_, b_, p_)                                                             \
+  template <> struct WgmmaI8<groups> {                                                                  \
+    static TENDON_DEVICE void run(int32_t (&d)[4 * groups], uint64_t a, uint64_t b, int add) {          \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                           \
+                   "wgmma.mma_async.sync.aligned.m64n" n "k32.s32.s8.s8 {" TENDON_D##groups "}, " a_    \
+                   ", " b_ ", p;}"                                                                      \
+                   : TENDON_F##groups(TENDON_INT) : "l"(a), "l"(b), "r"(add));                          \
+    }                                                                                                   \
+  };
+TENDON_WGMMA(8, "64", "%32", "%33", "%34")
+TENDON_WGMMA(12, "96", "%48", "%49", "%50")
+TENDON_WGMMA(14, "112", "%56", "%57", "%58")
+TENDON_WGMMA(16, "128", "%64", "%65", "%66")
+TENDON_WGMMA(18, "144", "%72", "%73", "%74")
+TENDON_WGMMA(20, "160", "%80", "%81", "%82")
+TENDON_WGMMA(24, "192", "%96", "%97", "%98")
+TENDON_WGMMA(26, "208", "%104", "%105", "%106")
+#undef TENDON_WGMMA
+
+// The same as the first, with a (64, 16) in registers, as the sums of two products of 8 columns lie, in pairs of bf16: a[2c + h] is
 // row 16 · (warp % 4) + lane / 4 + 8h, columns 8c + 2 · (lane % 4) + {0, 1}.  b (8 · kGroups, 16), or, with kColumns,
 // (16, 8 · kGroups) with rows along K (swizzled_columns, narrow_columns).
 template <int kGroups, bool kColumns>
@@ -182,7 +212,7 @@ struct WgmmaRegisters;
       asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                             \
                    "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" TENDON_D##groups "}, {" a_ \
                    "}, " b_ ", p, 1, 1, " #columns ";}"                                                   \
-                   : TENDON_F##groups : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));    \
+                   : TENDON_F##groups(TENDON_FLOAT) : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(add));    \
     }                                                                                                     \
   };
 TENDON_WGMMA(2, "16", 1, "%8,%9,%10,%11", "%12", "%13")
