@@ -12,6 +12,8 @@ namespace tendon::gpu {
 
 void launch_patchify(const Patchify& a, Stream stream);
 void launch_add_rows(const AddRows& a, Stream stream);
+// Norms may write codes where this holds: what launch_cast makes of their results in bf16.
+bool norm_makes_codes(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out);
 void launch_layer_norm(const LayerNorm& a, Stream stream);
 void launch_rms_norm(const RmsNorm& a, Stream stream);
 void launch_ada_rms_norm(const AdaRmsNorm& a, Stream stream);

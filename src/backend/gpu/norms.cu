@@ -2,10 +2,11 @@
 //   layer_norm:   (x - mean) / sqrt(var + eps) · gain + bias
 //   rms_norm:     x / sqrt(mean(x²) + eps) · (1 + gain)
 //   ada_rms_norm: x / sqrt(mean(x²) + eps) · (1 + scale) + shift
-// x, out (M, W) bf16 or f32; vectors (W) f32. A row is read once and kept in registers (W ≤ 8192): eight neighbouring
-// values a thread where rows are bf16 and aligned, else every 256th.
+// x, out (M, W) bf16 or f32, out also codes with scales, of the results rounded to bf16; vectors (W) f32. A row is read
+// once and kept in registers (W ≤ 8192): eight neighbouring values a thread where rows are bf16 and aligned, else every
+// 256th.
 #include "backend/gpu/aligned_rows.h"
-#include "backend/gpu/device/prelude.cuh"
+#include "backend/gpu/codes.cuh"
 #include "backend/gpu/kernels.h"
 
 namespace tendon::gpu {
@@ -63,10 +64,10 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
   }
 }
 
-// One octet a thread.
-template <Norm kNorm>
-TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const float* gain, const float* bias, Bf16* out,
-                                      int64_t out_stride, int cols, float eps) {
+// One octet a thread. `scales`: of codes alone.
+template <Norm kNorm, class O>
+TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const float* gain, const float* bias, O* out,
+                                      int64_t out_stride, int cols, float eps, float* scales) {
   TENDON_SHARED(float, shared, kMaxOctets / kWarpSize);
   const int col = static_cast<int>(threadIdx.x) * 8;
   const bool valid = col < cols;
@@ -105,25 +106,54 @@ TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const flo
 #pragma unroll
   for (int i = 0; i < 8; ++i) squares += valid ? (kept[i] - mean) * (kept[i] - mean) : 0.0F;
   const float scale = 1.0F / sqrtf(block_sum(squares, shared) / width + eps);
-  if (!valid) return;
-  Vec<Bf16> result;
+  if constexpr (std::is_same_v<O, Bf16>) {
+    if (!valid) return;
+    Vec<Bf16> result;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) result.v[i] = narrow<Bf16>((kept[i] - mean) * scale * gains[i] + shifts[i]);
-  store_vec(out + blockIdx.x * out_stride + col, result);
+    for (int i = 0; i < 8; ++i) result.v[i] = narrow<Bf16>((kept[i] - mean) * scale * gains[i] + shifts[i]);
+    store_vec(out + blockIdx.x * out_stride + col, result);
+  } else {
+    float results[8];
+    float largest = 0.0F;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      results[i] = valid ? rounded<Bf16>((kept[i] - mean) * scale * gains[i] + shifts[i]) : 0.0F;
+      largest = fmaxf(largest, code_size(results[i]));
+    }
+    const CodeScale<O> of_row(block_max(largest, shared));
+    if (threadIdx.x == 0) scales[blockIdx.x] = of_row.factor;
+    if (!valid) return;
+    struct alignas(8) Codes {
+      uint32_t four[2];
+    };
+    const Codes codes = {{of_row.four(results[0], results[1], results[2], results[3]),
+                          of_row.four(results[4], results[5], results[6], results[7])}};
+    *reinterpret_cast<Codes*>(out + blockIdx.x * out_stride + col) = codes;
+  }
 }
 
 bool takes_octets(const Tensor& t) { return rows_of_octets(t) && t.cols() <= kMaxOctets * 8; }
+bool codes_in_octets(const Tensor& t) {
+  return is_scaled(t.dtype) && t.row_stride % 8 == 0 && reinterpret_cast<uintptr_t>(t.data) % 8 == 0;
+}
+
+template <Norm kNorm, class O>
+void launch_norm_octets(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out, float eps,
+                        Stream stream) {
+  const auto threads = static_cast<unsigned>(ceil_div(x.cols(), 8 * kWarpSize) * kWarpSize);
+  launch<norm_octets_kernel<kNorm, O>>(
+      {.grid = dim3(static_cast<unsigned>(x.rows())), .block = dim3(threads), .stream = stream, .overlaps = true},
+      x.as<Bf16>(), x.row_stride, gain.as<float>(), bias.as<float>(), out.as<O>(), out.row_stride,
+      static_cast<int>(x.cols()), eps, out.scales);
+}
 
 template <Norm kNorm>
 void launch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out, float eps, Stream stream) {
   if (x.elements() == 0) return;
+  if (out.dtype == DType::kE4m3) return launch_norm_octets<kNorm, E4m3>(x, gain, bias, out, eps, stream);
+  if (out.dtype == DType::kI8) return launch_norm_octets<kNorm, int8_t>(x, gain, bias, out, eps, stream);
   if (takes_octets(x) && takes_octets(out) && is_aligned(gain.data) && is_aligned(bias.data)) {
-    const auto threads = static_cast<unsigned>(ceil_div(x.cols(), 8 * kWarpSize) * kWarpSize);
-    launch<norm_octets_kernel<kNorm>>(
-        {.grid = dim3(static_cast<unsigned>(x.rows())), .block = dim3(threads), .stream = stream, .overlaps = true},
-        x.as<Bf16>(), x.row_stride, gain.as<float>(), bias.as<float>(), out.as<Bf16>(), out.row_stride,
-        static_cast<int>(x.cols()), eps);
-    return;
+    return launch_norm_octets<kNorm, Bf16>(x, gain, bias, out, eps, stream);
   }
   with_float_type(x.dtype, [&]<class X>(X) {
     with_float_type(out.dtype, [&]<class O>(O) {
@@ -136,6 +166,9 @@ void launch_norm(const Tensor& x, const Tensor& gain, const Tensor& bias, const 
 
 }  // namespace
 
+bool norm_makes_codes(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out) {
+  return takes_octets(x) && codes_in_octets(out) && is_aligned(gain.data) && is_aligned(bias.data);
+}
 void launch_layer_norm(const LayerNorm& a, Stream stream) {
   launch_norm<Norm::kLayer>(a.x, a.gain, a.bias, a.out, a.eps, stream);
 }

@@ -136,6 +136,12 @@ bool can_layer_norm_linear(const Op& op) {
   const auto& a = std::get<LayerNormLinear>(op.args);
   return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w, a.out);
 }
+bool makes_codes(const LayerNormLinear& a, const Tensor& rows) { return norm_makes_codes(a.x, a.gain, a.bias, rows); }
+bool makes_codes(const LayerNormQkv& a, const Tensor& rows) { return norm_makes_codes(a.x, a.gain, a.bias, rows); }
+bool makes_codes(const Tensor& x, const NormParams& norm, const Tensor& rows) {
+  return norm.adaptive() ? norm_makes_codes(x, norm.scale, norm.shift, rows) : norm_makes_codes(x, norm.gain, {}, rows);
+}
+bool makes_codes(const NormGateUpGelu& a, const Tensor& rows) { return makes_codes(a.x, a.norm, rows); }
 Launch norm_launch(const LayerNormLinear& a, const Tensor& h) {
   const LayerNorm norm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps};
   return [=](Stream stream) { launch_layer_norm(norm, stream); };
@@ -193,7 +199,8 @@ Launch prepare_norm_product(const Op& op, const GpuContext& context) {
   Scratch scratch(context.workspace);
   const Tensor h = normalized_rows(a.x, scratch);
   const Tensor rows = operand_rows(h, weight_of(a), scratch);
-  return [norm = norm_launch(a, h), cast = cast_launch(h, rows),
+  const bool at_once = makes_codes(a, rows);
+  return [norm = norm_launch(a, at_once ? rows : h), cast = cast_launch(at_once ? rows : h, rows),
           product = prepare_product(kProduct(a, rows), scratch, context)](Stream stream) {
     norm(stream);
     cast(stream);
@@ -238,12 +245,14 @@ Launch prepare_norm_qkv_rope(const Op& op, const GpuContext& context) {
   Scratch scratch(context.workspace);
   const Tensor h = normalized_rows(a.x, scratch);
   const Product p = norm_qkv_rope_product(a, h, scratch);
-  return [a, h, p, cast = cast_launch(h, p.x), product = prepare_product(p, scratch, context)](Stream stream) {
-    launch_norm(a.x, a.norm, h, stream);
-    cast(stream);
-    product(stream);
-    launch_rope_cache(a, p.out, stream);
-  };
+  const Tensor normed = makes_codes(a.x, a.norm, p.x) ? p.x : h;
+  return
+      [a, normed, p, cast = cast_launch(normed, p.x), product = prepare_product(p, scratch, context)](Stream stream) {
+        launch_norm(a.x, a.norm, normed, stream);
+        cast(stream);
+        product(stream);
+        launch_rope_cache(a, p.out, stream);
+      };
 }
 
 // --- the rest: one kernel each

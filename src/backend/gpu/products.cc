@@ -168,6 +168,10 @@ Products::Choice Products::choose(const Product& p) const {
     }
   }
   if (library_takes(p)) return {fmt::format("{}:", library_->name()), why};
+  if (special_ != nullptr && is_scaled(p.w.dtype)) {  // our own tiles have no tensor cores for codes
+    const std::vector<std::string> own = special_->kernels(p);
+    if (!own.empty()) return {fmt::format("{}:{}", special_->name(), own.front()), why};
+  }
   return {own_default(p), why};
 }
 

@@ -3,9 +3,7 @@
 //   x (M, K) bf16 or f32, out (M, K) e4m3 (c = 448) or i8 (c = 127).
 // A block takes a row: its threads look for m, then read the row once more, from the nearest cache. Bytes moved: x and
 // out once.
-#include <type_traits>
-
-#include "backend/gpu/device/prelude.cuh"
+#include "backend/gpu/codes.cuh"
 #include "backend/gpu/gpu_rt.h"
 #include "backend/gpu/kernels.h"
 
@@ -13,17 +11,6 @@ namespace tendon::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr float kMostFinite = 0x1.fffffep127F;
-constexpr float kInfinite = __builtin_huge_valf();
-
-// Largest over the block; every thread gets it.
-TENDON_DEVICE float block_max(float value, float* shared) {
-  value = wave_max(value);
-  if (lane() == 0) shared[wave()] = value;
-  block_sync();
-  for (int i = 0; i < kThreads / kWarpSize; ++i) value = fmaxf(value, shared[i]);
-  return value;
-}
 
 template <class X>
 TENDON_DEVICE Vec<X> load_some(const X* row, int64_t col, int64_t cols, bool whole) {
@@ -36,16 +23,12 @@ TENDON_DEVICE Vec<X> load_some(const X* row, int64_t col, int64_t cols, bool who
   return values;
 }
 
-TENDON_DEVICE uint32_t pack_codes(E4m3, float low, float high) { return pack_e4m3(low, high); }
-TENDON_DEVICE uint32_t pack_codes(int8_t, float low, float high) { return pack_i8(low, high); }
-
 // `vectors`: 16-byte loads of x, and stores of as many codes, are aligned.
 template <class X, class Code>
 TENDON_KERNEL void __launch_bounds__(kThreads)
     quantize_rows_kernel(const X* x, int64_t x_stride, Code* out, int64_t out_stride, float* scales, int64_t cols,
                          bool vectors) {
   constexpr int kStep = Vec<X>::kSize;
-  constexpr float kMost = std::is_same_v<Code, E4m3> ? kE4m3Max : 127.0F;
   TENDON_SHARED(float, largest_of_waves, kThreads / kWarpSize);
   wait_for_producers();
   const int64_t r = blockIdx.x;
@@ -57,15 +40,10 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
   for (int64_t col = first; col < cols; col += kThreads * kStep) {
     const Vec<X> values = load_some(row, col, cols, vectors && col + kStep <= cols);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) {
-      const float size = fabsf(widen(values.v[i]));
-      largest = fmaxf(largest, size <= kMostFinite ? size : kInfinite);
-    }
+    for (int i = 0; i < kStep; ++i) largest = fmaxf(largest, code_size(widen(values.v[i])));
   }
-  largest = block_max(largest, largest_of_waves);
-  const float kept = fmaxf(largest, 0x1p-110F);
-  const float inverse = largest > 0.0F ? kMost / kept : 1.0F;
-  if (threadIdx.x == 0) scales[r] = largest > 0.0F ? kept / kMost : 1.0F;
+  const CodeScale<Code> scale(block_max(largest, largest_of_waves));
+  if (threadIdx.x == 0) scales[r] = scale.factor;
 
   for (int64_t col = first; col < cols; col += kThreads * kStep) {
     const bool whole = vectors && col + kStep <= cols;
@@ -73,8 +51,8 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
     uint32_t packed[kStep / 4];
 #pragma unroll
     for (int i = 0; i < kStep / 4; ++i) {
-      const auto at = [&](int j) { return widen(values.v[4 * i + j]) * inverse; };
-      packed[i] = pack_codes(Code{}, at(0), at(1)) | pack_codes(Code{}, at(2), at(3)) << 16;
+      const auto at = [&](int j) { return widen(values.v[4 * i + j]); };
+      packed[i] = scale.four(at(0), at(1), at(2), at(3));
     }
     if (whole) {
       struct alignas(kStep) Numbers {

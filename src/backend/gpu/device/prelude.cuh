@@ -61,6 +61,16 @@ TENDON_DEVICE float block_sum(float value, float* shared) {
   return total;
 }
 
+// Largest over a block, in the same way.
+TENDON_DEVICE float block_max(float value, float* shared) {
+  value = wave_max(value);
+  block_sync();  // the previous use of `shared` is over
+  if (lane() == 0) shared[wave()] = value;
+  block_sync();
+  for (int i = 0; i < static_cast<int>(blockDim.x) / kWarpSize; ++i) value = fmaxf(value, shared[i]);
+  return value;
+}
+
 // --- overlapping kernels (programmatic dependent launch; nothing before sm_90) -------------------------------------
 
 // The next kernel of the stream may start; what this one writes is visible to it after its wait_for_producers().
