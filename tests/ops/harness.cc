@@ -130,11 +130,13 @@ bool plant(Tamper tamper, const Case& test, const std::vector<OracleBuffer>& ora
       if (state != OracleBuffer::kUntouched && test.buffers[b].loose) continue;
       if (tamper == Tamper::kWrongElement && state == OracleBuffer::kComputed) {
         const double ulps = 4 * unit_roundoff(dtype) * std::fabs(buffer.number(i));
-        encode(buffer.value(), results[b].data(), i, buffer.number(i) + std::max({3 * buffer.bound(i), ulps, 1e-30}));
+        encode_wrong(buffer.value(), results[b].data(), i, buffer.number(i),
+                     std::max({3 * buffer.bound(i), ulps, 1e-30}));
         return true;
       }
       if (tamper == Tamper::kMissingElement && state == OracleBuffer::kComputed && is_output) {
-        std::memset(results[b].data() + static_cast<size_t>(i) * dtype_bytes(dtype), 0xff, dtype_bytes(dtype));
+        std::fill_n(results[b].begin() + i * static_cast<int64_t>(dtype_bytes(dtype)), dtype_bytes(dtype),
+                    poison(dtype));
         return true;
       }
       const bool wanted = (tamper == Tamper::kOutsideView && is_output) || (tamper == Tamper::kInput && !is_output);

@@ -82,6 +82,22 @@ void encode(const Value& value, void* data, int64_t index, double number) {
   }
 }
 
+void encode_wrong(const Value& value, void* data, int64_t index, double number, double off) {
+  if (!is_scaled(value.dtype)) {
+    encode(value, data, index, number + off);
+    return;
+  }
+  encode(value, data, index, number);
+  auto& code = static_cast<uint8_t*>(data)[index];
+  if (value.dtype == DType::kE4m3) {
+    code = static_cast<uint8_t>((code & 0x7fU) >= 2 ? code - 2 : code + 2);
+  } else {
+    code = static_cast<uint8_t>(static_cast<int8_t>(code) > 0 ? code - 2 : code + 2);
+  }
+}
+
+std::byte poison(DType dtype) { return dtype == DType::kI8 ? std::byte{0x80} : std::byte{0xff}; }
+
 double unit_roundoff(DType dtype) {
   if (dtype == DType::kE4m3) return 0x1p-4;
   return dtype == DType::kBf16 || dtype == DType::kI8 ? 0x1p-8 : 0x1p-24;
@@ -90,7 +106,10 @@ double unit_roundoff(DType dtype) {
 std::vector<std::byte> make_bytes(const Buffer& buffer, uint64_t seed) {
   const int64_t count = buffer.value.shape.elements();
   std::vector<std::byte> bytes(buffer_bytes(buffer.value.dtype, buffer.value.shape), std::byte{0xff});
-  if (!buffer.fill) return bytes;
+  if (!buffer.fill) {
+    std::fill_n(bytes.begin(), Tensor(buffer.value.dtype, buffer.value.shape).bytes(), poison(buffer.value.dtype));
+    return bytes;
+  }
   if (is_scaled(buffer.value.dtype)) {  // some rows have their largest numbers cut off, some use a few codes only
     auto* const scales = reinterpret_cast<float*>(bytes.data() + scales_offset_bytes(buffer.value.shape));
     for (int64_t row = 0; row < count / std::max<int64_t>(buffer.value.shape[-1], 1); ++row) {

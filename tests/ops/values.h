@@ -29,6 +29,10 @@ class Random {
 // Elements of a buffer with the contents of this value; codes with the scale that their row has there.
 double decode(const Value& value, const void* data, int64_t index);
 void encode(const Value& value, void* data, int64_t index, double number);
+// Puts there what is neither `number` nor next to it.
+void encode_wrong(const Value& value, void* data, int64_t index, double number, double off);
+// What outputs are filled with: NaN, or the code that nothing rounds to.
+std::byte poison(DType dtype);
 // The largest relative error of one rounding: 2⁻²⁴ for f32, 2⁻⁸ for bf16, 2⁻⁴ for e4m3; i8: 2⁻⁸, of the row's largest.
 double unit_roundoff(DType dtype);
 
