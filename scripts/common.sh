@@ -10,6 +10,9 @@ die() {
   exit 1
 }
 
+# The program of an installed Chromium; nothing without one.
+find_chromium() { command -v chromium || command -v chromium-browser || command -v google-chrome || true; }
+
 # Memory that a new process may use, in kB: what the kernel calls available, or less in a container with a limit.
 available_memory_kb() {
   local available limit used cache

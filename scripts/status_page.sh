@@ -6,7 +6,7 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 tendon=${1:-build/cpu/cli/tendon}
 screenshot=${2:-}
-browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+browser=$(find_chromium)
 if [[ -z $browser ]]; then
   [[ ${TENDON_NO_SKIP:-0} != 1 ]] || die 'status_page.sh: no Chromium here, and TENDON_NO_SKIP=1'
   say "status_page.sh: no Chromium here; skipped"

@@ -9,7 +9,7 @@ source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 trace=$1 picture=$2 size=${3:-1400x420}
 [[ -f $trace ]] || die "trace_view.sh: there is no file '$trace'"
 [[ $size =~ ^[0-9]+x[0-9]+$ ]] || die "trace_view.sh: '$size' is no size such as 1400x420"
-browser=$(command -v chromium || command -v chromium-browser || command -v google-chrome || true)
+browser=$(find_chromium)
 if [[ -z $browser ]]; then
   say 'trace_view.sh: no Chromium here; skipped'
   exit 77
