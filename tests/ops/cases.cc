@@ -10,13 +10,6 @@
 namespace tendon::op_check {
 namespace {
 
-struct MatrixShape {
-  const char* name;
-  int64_t rows, cols;
-  bool real;
-  int64_t margin = 0;
-};
-
 // What elementwise and row-wise operations meet: the towers' and the expert's activations, then the edges.
 const MatrixShape kMatrices[] = {
     {"vision", 768, 1152, true},      {"prefix", 788, 2048, true},
@@ -593,10 +586,6 @@ void add_fused(List& list) {
 
 // Everything that may follow a product, over the edges of tiles and on rows that are not 16-byte aligned.
 void add_products(List& list) {
-  struct ProductShape {
-    const char* name;
-    int64_t m, n, k, margin;
-  };
   const ProductShape shapes[] = {{"ragged", 33, 131, 75, 3},     {"ragged_depth", 70, 72, 200, 0},
                                  {"tiles", 130, 264, 136, 0},    {"wide_view", 97, 136, 64, 8},
                                  {"one_row", 1, 40, 64, 0},      {"narrow", 67, 5, 48, 0},
@@ -604,18 +593,7 @@ void add_products(List& list) {
   for (const ProductShape& s : shapes) {
     for (const DType dtype : {kF32, kBf16}) {
       const std::string name = fmt::format("{}.{}", s.name, type_word(dtype));
-      for (const bool gated : {false, true}) {
-        Maker m(s.margin);
-        LinearResidual a{.x = m.data(dtype, {s.m, s.k}),
-                         .w = m.weight(dtype, s.n, s.k),
-                         .bias = m.vector(s.n),
-                         .residual = m.data(dtype, {s.m, s.n}),
-                         .gate = {},
-                         .out = {}};
-        if (gated) a.gate = m.vector(s.n);
-        a.out = m.out(dtype, {s.m, s.n});
-        list.add(m.make((gated ? "gated_" : "") + name, a));
-      }
+      for (const bool gated : {false, true}) list.add(residual_case(name, s, dtype, dtype, gated));
       for (const Activation activation : {Activation::kNone, Activation::kGeluTanh, Activation::kSilu}) {
         Maker m(s.margin);
         LayerNormLinear a{.x = m.data(dtype, {s.m, s.k}),

@@ -89,7 +89,33 @@ class Maker {
   std::vector<Buffer> buffers_;
 };
 
+struct MatrixShape {
+  const char* name;
+  int64_t rows, cols;
+  bool real;
+  int64_t margin = 0;
+};
+// Of a product: x (m, k), w (n, k), out (m, n).
+struct ProductShape {
+  const char* name;
+  int64_t m, n, k, margin;
+};
+
 inline const char* type_word(DType dtype) { return dtype == kBf16 ? "bf16" : "f32"; }
+
+// residual + (x · wᵀ + bias), the product gated or not.
+inline Case residual_case(const std::string& name, const ProductShape& s, DType dtype, DType weights, bool gated) {
+  Maker m(s.margin);
+  LinearResidual a{.x = m.data(dtype, {s.m, s.k}),
+                   .w = m.weight(weights, s.n, s.k),
+                   .bias = m.vector(s.n),
+                   .residual = m.data(dtype, {s.m, s.n}),
+                   .gate = {},
+                   .out = {}};
+  if (gated) a.gate = m.vector(s.n);
+  a.out = m.out(dtype, {s.m, s.n});
+  return m.make((gated ? "gated_" : "") + name, a);
+}
 
 class List {
  public:

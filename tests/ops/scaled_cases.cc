@@ -8,12 +8,6 @@ namespace {
 // Casts to these codes, and every operation with weights of them.
 void add_scaled(List& list, DType codes) {
   const std::string_view type = dtype_name(codes);
-  struct MatrixShape {
-    const char* name;
-    int64_t rows, cols;
-    bool real;
-    int64_t margin = 0;
-  };
   const MatrixShape rows[] = {{"edge", 3, 513, false},  {"odd_view", 9, 129, false, 5}, {"view", 33, 256, false, 8},
                               {"one_col", 7, 1, false}, {"vision", 768, 1152, true},    {"prefix", 788, 2048, true},
                               {"empty", 0, 64, false}};
@@ -32,10 +26,6 @@ void add_scaled(List& list, DType codes) {
       list.add(std::move(made));
     }
   }
-  struct ProductShape {
-    const char* name;
-    int64_t m, n, k, margin;
-  };
   const ProductShape products[] = {{"ragged", 33, 131, 75, 3}, {"depth", 70, 72, 200, 0}, {"tiles", 66, 136, 128, 0},
                                    {"one_row", 1, 40, 64, 0},  {"split", 6, 24, 3000, 0}, {"none", 0, 24, 64, 0}};
   for (const ProductShape& s : products) {
@@ -50,18 +40,7 @@ void add_scaled(List& list, DType codes) {
         list.add(m.make((activation == Activation::kNone ? "" : "gelu_") + name, a));
       }
       if (s.m == 0) continue;
-      for (const bool gated : {false, true}) {
-        Maker m(s.margin);
-        LinearResidual a{.x = m.data(dtype, {s.m, s.k}),
-                         .w = m.weight(codes, s.n, s.k),
-                         .bias = m.vector(s.n),
-                         .residual = m.data(dtype, {s.m, s.n}),
-                         .gate = {},
-                         .out = {}};
-        if (gated) a.gate = m.vector(s.n);
-        a.out = m.out(dtype, {s.m, s.n});
-        list.add(m.make((gated ? "gated_" : "") + name, a));
-      }
+      for (const bool gated : {false, true}) list.add(residual_case(name, s, dtype, codes, gated));
       Maker layer(s.margin);
       list.add(layer.make(name, LayerNormLinear{.x = layer.data(dtype, {s.m, s.k}),
                                                 .gain = layer.vector(s.k),
