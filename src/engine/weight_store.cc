@@ -149,9 +149,15 @@ class BlockBuilder {
   }
 
   static DType staged_dtype(const Item& item) { return item.host.dtype == DType::kBf16 ? DType::kBf16 : DType::kF32; }
-  static size_t staged_bytes(const Item& item) {
+  size_t staged_bytes(const Item& item) const {
+    if (is_in_place(item)) return 0;
     const size_t bytes = buffer_bytes(staged_dtype(item), item.host.shape);
     return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+  }
+
+  // Where the values of an item can be read as they are.
+  bool is_in_place(const Item& item) const {
+    return backend_.uses_host_memory() && item.host.dtype == staged_dtype(item);
   }
 
   void quantize_group(const std::vector<const Item*>& group, size_t bytes) {
@@ -160,15 +166,20 @@ class BlockBuilder {
     std::vector<Op> casts;
     char* at = static_cast<char*>(staged.data());
     for (const Item* item : group) {
-      values.push_back({item, Tensor(staged_dtype(*item), item->host.shape, at)});
-      casts.push_back({Cast{.x = values.back().to, .out = *item->target}, item->name});
+      Tensor x(staged_dtype(*item), item->host.shape, at);
+      if (is_in_place(*item)) {
+        x = host_of(*item);
+      } else {
+        values.push_back({item, x});
+      }
+      casts.push_back({Cast{.x = x, .out = *item->target}, item->name});
       at += staged_bytes(*item);
     }
-    fill(values, static_cast<char*>(staged.data()));
     if (!backend_.supports(casts.front())) {
       throw_bad_use("The {} backend does not make {} weights; take --precision bf16.", backend_.name(),
                     dtype_name(group.front()->dtype));
     }
+    fill(values, static_cast<char*>(staged.data()));
     const Status status = backend_.prepare(std::move(casts), nullptr, 0, {})->run(nullptr);
     if (!status.is_ok()) throw_device("Casting weights: {}", status.message());
   }
