@@ -12,6 +12,22 @@ namespace tendon {
 enum class Access { kRead, kWrite, kReadWrite };
 enum class Activation { kNone, kGeluTanh, kSilu };
 
+// Pictures of one size out of pictures of any size. out[i] = images[i] where frames[i] is 0; else of the frame that
+// begins at row frames[i] of pool, with its tables (ops/frame.h):
+//   row(y, x, c) = min((2²¹ + Σ_p pixel(y, x_first[x] + p, c) · x_weights[p, x]) >> 22, 255)
+//   out[i, y, x, c] = min((2²¹ + Σ_p row(y_first[y] + p, x, c) · y_weights[p, y]) >> 22, 255)
+// images, out (N, side, side, 3) u8, frames (N) i32, pool (rows, 16) u8: memory that the device reads, wherever it
+// lies.
+struct ResizeFrames {
+  static constexpr const char* kName = "resize_frames";
+  Tensor images, frames, pool, out;
+  template <class F>
+  void tensors(F&& f) {
+    f("images", images, Access::kRead), f("frames", frames, Access::kRead), f("pool", pool, Access::kRead);
+    f("out", out, Access::kWrite);
+  }
+};
+
 // out[(n, r, c), (channel, i, j)] = pixel(n, P·r + i, P·c + j, channel), row-major patches of P×P pixels.
 // images (N, height, width, 3), f32 in [-1, 1], or u8 v taken as v / 255 · 2 - 1;  out (N·T, 3·P·P) f32.
 struct Patchify {

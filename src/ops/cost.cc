@@ -32,8 +32,12 @@ double flops(const Args&) {
   return 0.0;
 }
 
-// Row look-ups touch as many rows as they return, not the whole table.
+// Row look-ups touch as many rows as they return, not the whole table. What frames a call brings is not known: they
+// count as large as their results.
 double moved_bytes(std::string_view name, const Tensor& tensor, const Op& op) {
+  if (const auto* resize = std::get_if<ResizeFrames>(&op.args); resize != nullptr && name == "pool") {
+    return static_cast<double>(std::min(tensor.bytes(), resize->out.bytes()));
+  }
   if (const auto* gather = std::get_if<GatherPrefix>(&op.args); gather != nullptr && name == "embedding") {
     return static_cast<double>(std::min(tensor.bytes(), gather->out.bytes()));
   }

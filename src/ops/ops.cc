@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "base/check.h"
+#include "ops/frame.h"
 
 namespace tendon {
 namespace {
@@ -43,6 +44,16 @@ class Rules {
 
 int64_t pixels(const Tensor& images) { return images.shape[1] * images.shape[2]; }
 
+void check(const ResizeFrames& a, const Rules& r) {
+  const Shape& shape = a.out.shape;
+  r.require(shape.rank() == 4 && shape[1] == shape[2] && shape[3] == 3 && a.images.shape == shape,
+            "images and out (N, side, side, 3)");
+  r.require(a.images.dtype == DType::kU8 && a.out.dtype == DType::kU8 && a.images.contiguous() && a.out.contiguous(),
+            "contiguous u8 pictures");
+  r.index(a.frames, shape[0], "one i32 frame per picture");
+  r.require(a.pool.dtype == DType::kU8 && a.pool.cols() == kFrameAlignment && a.pool.contiguous(),
+            "a pool (rows, 16) of bytes");
+}
 void check(const Patchify& a, const Rules& r) {
   r.require(a.images.shape.rank() == 4 && a.images.cols() == 3, "images (N, height, width, 3)");
   r.require(a.images.shape[1] % a.patch == 0 && a.images.shape[2] % a.patch == 0, "whole patches");

@@ -12,10 +12,10 @@
 
 namespace tendon {
 
-using OpArgs =
-    std::variant<Patchify, Linear, AddRows, LayerNorm, RmsNorm, AdaRmsNorm, Rope, ScatterRows, GatherRows, Attention,
-                 ResidualAdd, GatedResidual, GeluMul, GatherPrefix, ConcatRow, Cast, EulerStep, SelectRows, Guidance,
-                 PatchEmbed, LayerNormQkv, LayerNormLinear, LinearResidual, NormQkvRope, NormGateUpGelu, DenoiseLoop>;
+using OpArgs = std::variant<ResizeFrames, Patchify, Linear, AddRows, LayerNorm, RmsNorm, AdaRmsNorm, Rope, ScatterRows,
+                            GatherRows, Attention, ResidualAdd, GatedResidual, GeluMul, GatherPrefix, ConcatRow, Cast,
+                            EulerStep, SelectRows, Guidance, PatchEmbed, LayerNormQkv, LayerNormLinear, LinearResidual,
+                            NormQkvRope, NormGateUpGelu, DenoiseLoop>;
 
 struct Op {
   OpArgs args;

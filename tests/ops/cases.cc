@@ -4,6 +4,7 @@
 #include <tuple>
 
 #include "denoise_cases.h"
+#include "frame_cases.h"
 #include "maker.h"
 #include "scaled_cases.h"
 
@@ -655,11 +656,12 @@ std::vector<Case> all_cases() {
   add_products(list);
   for (Case& loop : denoise_loop_cases()) list.add(std::move(loop));
   for (Case& scaled : scaled_cases()) list.add(std::move(scaled));
+  for (Case& frames : frame_cases()) list.add(std::move(frames));
   return list.take();
 }
 
 std::vector<Fault> all_faults() {
-  std::vector<Fault> faults;
+  std::vector<Fault> faults = frame_faults();
   for (const double position : {-1.0, 10.0, 2e9}) {
     Maker m;
     faults.push_back({m.make("fault", Rope{.x = m.data(kF32, {3, 8}),

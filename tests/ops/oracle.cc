@@ -3,6 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdlib>
+#include <cstring>
+#include <optional>
+
+#include "ops/frame.h"
 
 namespace tendon::op_check {
 
@@ -124,6 +128,64 @@ Number activated(Activation activation, const Number& x) {
     }
   }
   return x;
+}
+
+// Of one frame, in 64 bits.
+class FrameOracle {
+ public:
+  FrameOracle(const Matrix& pool, int64_t number, int64_t side) : side_(side) {
+    for (int64_t row = number; row < pool.rows(); ++row) {
+      for (int64_t i = 0; i < kFrameAlignment; ++i)
+        bytes_.push_back(static_cast<std::byte>(static_cast<uint8_t>(pool.value(row, i))));
+    }
+    std::memcpy(&header_, bytes_.data(), sizeof(header_));
+  }
+  int64_t pixel(int64_t y, int64_t x, int64_t channel) const {
+    const FrameParts<const std::byte> parts(bytes_.data(), header_, side_);
+    int64_t sum = int64_t{1} << (kFrameFractionBits - 1);
+    for (int64_t p = 0; p < header_.y_taps; ++p) {
+      if (const int64_t weight = parts.y_weights[p * side_ + y]; weight != 0)
+        sum += weight * scaled(parts, parts.y_first[y] + p, x, channel);
+    }
+    return std::min<int64_t>(sum >> kFrameFractionBits, 255);
+  }
+
+ private:
+  int64_t scaled(const FrameParts<const std::byte>& parts, int64_t row, int64_t x, int64_t channel) const {
+    int64_t sum = int64_t{1} << (kFrameFractionBits - 1);
+    for (int64_t p = 0; p < header_.x_taps; ++p) {
+      const int64_t weight = parts.x_weights[p * side_ + x];
+      if (weight == 0) continue;
+      const int64_t column = parts.x_first[x] + p;
+      const int64_t at = header_.planar != 0 ? (channel * header_.height + row) * header_.width + column
+                                             : (row * header_.width + column) * 3 + channel;
+      sum += weight * parts.pixels[at];
+    }
+    return std::min<int64_t>(sum >> kFrameFractionBits, 255);
+  }
+
+  int64_t side_;
+  std::vector<std::byte> bytes_;
+  FrameHeader header_;
+};
+
+void compute(const ResizeFrames& a, Buffers& buffers) {
+  const Matrix images(buffers, a.images), frames(buffers, a.frames), pool(buffers, a.pool);
+  Matrix out(buffers, a.out);
+  const int64_t side = a.out.shape[1];
+  for (int64_t i = 0; i < a.out.shape[0]; ++i) {
+    const int64_t number = frames.integer(i);
+    std::optional<FrameOracle> frame;
+    if (number != 0) frame.emplace(pool, number, side);
+    for (int64_t pixel = 0; pixel < side * side; ++pixel) {
+      const int64_t row = i * side * side + pixel;
+      for (int64_t c = 0; c < 3; ++c) {
+        const double value =
+            frame ? static_cast<double>(frame->pixel(pixel / side, pixel % side, c)) : images.value(row, c);
+        out.store(row, c, value, 0);
+      }
+    }
+  }
 }
 
 void compute(const Patchify& a, Buffers& buffers) {

@@ -84,7 +84,8 @@ void encode(const Value& value, void* data, int64_t index, double number) {
 
 void encode_wrong(const Value& value, void* data, int64_t index, double number, double off) {
   if (!is_scaled(value.dtype)) {
-    encode(value, data, index, number + off);
+    const bool is_byte = value.dtype == DType::kU8;  // the next byte, for `off` may be less
+    encode(value, data, index, is_byte ? (number > 0 ? number - 1 : 1) : number + off);
     return;
   }
   encode(value, data, index, number);

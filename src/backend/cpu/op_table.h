@@ -22,6 +22,7 @@ CpuOp cpu_layer_norm();
 CpuOp cpu_linear();
 CpuOp cpu_patchify();
 CpuOp cpu_residual_add();
+CpuOp cpu_resize_frames();
 CpuOp cpu_rms_norm();
 CpuOp cpu_rope();
 CpuOp cpu_scatter_rows();

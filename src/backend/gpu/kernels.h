@@ -10,6 +10,9 @@
 
 namespace tendon::gpu {
 
+// workspace: resize_frames_workspace_bytes(a).
+size_t resize_frames_workspace_bytes(const ResizeFrames& a);
+void launch_resize_frames(const ResizeFrames& a, void* workspace, Stream stream);
 void launch_patchify(const Patchify& a, Stream stream);
 void launch_add_rows(const AddRows& a, Stream stream);
 // Norms may write codes where this holds: what launch_cast makes of their results in bf16.

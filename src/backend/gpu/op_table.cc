@@ -286,6 +286,14 @@ Launch prepare_attention(const Op& op, const GpuContext& context) {
   return [=](Stream stream) { launch_attention(a, workspace, stream); };
 }
 
+bool can_resize_frames(const Op&) { return true; }
+size_t resize_frames_workspace(const Op& op) { return resize_frames_workspace_bytes(std::get<ResizeFrames>(op.args)); }
+Launch prepare_resize_frames(const Op& op, const GpuContext& context) {
+  const auto a = std::get<ResizeFrames>(op.args);
+  void* const workspace = context.workspace;
+  return [=](Stream stream) { launch_resize_frames(a, workspace, stream); };
+}
+
 template <class Args, void (*kLaunch)(const Args&, Stream)>
 Launch prepare_simple(const Op& op, const GpuContext&) {
   const Args a = std::get<Args>(op.args);
@@ -303,6 +311,7 @@ const GpuOp kTable[] = {
     simple<LinearResidual, launch_few_rows_linear_residual>("gpu.few_rows", can_few_rows<LinearResidual>),
     simple<NormQkvRope, launch_few_rows_norm_qkv_rope>("gpu.few_rows", can_few_rows<NormQkvRope>),
     simple<NormGateUpGelu, launch_few_rows_norm_gate_up_gelu>("gpu.few_rows", can_few_rows<NormGateUpGelu>),
+    {ResizeFrames::kName, "gpu.resize_frames", can_resize_frames, resize_frames_workspace, prepare_resize_frames},
     simple<Patchify, launch_patchify>("gpu.patchify"),
     {Linear::kName, "gemm", can_linear, product_workspace<linear_product>, prepare_only_product<linear_product>,
      linear_product},

@@ -35,6 +35,10 @@ class Samples {
     const Tensor v_cache = make("v_cache", {2, 12, 4});
     const Tensor q = make("q", {6, 8});
 
+    add(ResizeFrames{.images = images,
+                     .frames = make("frames", {2}, DType::kI32),
+                     .pool = make("pool", {256, 16}, DType::kU8),
+                     .out = make("resized", {2, 28, 28, 3}, DType::kU8)});
     add(Patchify{.images = images, .out = make("patches", {8, 588})});
     add(Linear{.x = x, .w = w, .bias = bias10, .out = wide});
     add(AddRows{.x = x, .table = make("rows", {3, 8}), .out = out});

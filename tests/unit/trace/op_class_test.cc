@@ -39,12 +39,15 @@ TEST(OpClass, TellsKernelsOfLibrariesAndCompilersByName) {
 
 TEST(OpClass, OfOperationsOfOurOwnFollowsWhatTakesTheirTime) {
   const std::pair<const char*, OpClass> cases[] = {
-      {"norm_qkv_rope", OpClass::kGemm},  {"norm_gate_up_gelu", OpClass::kGemm}, {"linear_residual", OpClass::kGemm},
-      {"patch_embed", OpClass::kGemm},    {"attention", OpClass::kAttention},    {"denoise_loop", OpClass::kLoop},
-      {"rms_norm", OpClass::kNorm},       {"ada_rms_norm", OpClass::kNorm},      {"gelu_mul", OpClass::kActivation},
-      {"rope", OpClass::kRope},           {"scatter_rows", OpClass::kCopy},      {"cast", OpClass::kCopy},
-      {"euler_step", OpClass::kOther},    {"guidance", OpClass::kOther},         {"select_rows", OpClass::kCopy},
-      {"gated_residual", OpClass::kOther}};
+      {"norm_qkv_rope", OpClass::kGemm},   {"norm_gate_up_gelu", OpClass::kGemm},
+      {"linear_residual", OpClass::kGemm}, {"patch_embed", OpClass::kGemm},
+      {"attention", OpClass::kAttention},  {"denoise_loop", OpClass::kLoop},
+      {"rms_norm", OpClass::kNorm},        {"ada_rms_norm", OpClass::kNorm},
+      {"gelu_mul", OpClass::kActivation},  {"rope", OpClass::kRope},
+      {"scatter_rows", OpClass::kCopy},    {"cast", OpClass::kCopy},
+      {"euler_step", OpClass::kOther},     {"guidance", OpClass::kOther},
+      {"select_rows", OpClass::kCopy},     {"gated_residual", OpClass::kOther},
+      {"resize_frames", OpClass::kOther}};
   for (const auto& [name, expected] : cases) {
     EXPECT_EQ(op_class_name(classify_operation(name)), op_class_name(expected)) << name;
   }
