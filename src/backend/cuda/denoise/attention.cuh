@@ -12,7 +12,7 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   const int rows = t.args.rows;
   const int head = t.block >> 4;
   const int part = t.block & 15;
-  const int keys = cached_slots(part, __ldg(t.args.cached_keys));
+  const int keys = cached_slots(part, t.cached_keys);
   const bool own = own_row(part) < rows;  // in the last slot
   const int tile = t.warp >> 1;
   const int first_row = 8 * (t.warp & 1);
@@ -30,25 +30,22 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   }
   // Eight columns of a row of q, k or v.
   const auto activation = [&](int column8, int row) {
-    return qkv + (size_t{static_cast<unsigned>(column8)} * kRows + row) * 16;
+    return qkv + static_cast<uint32_t>((column8 * kRows + row) * 16);
   };
   uint4 keys_a[8];
 #pragma unroll
   for (int step = 0; step < 8; ++step) keys_a[step] = load_shared_16(at + step * kFragmentBytes + t.lane * 16);
   // The queries, eight columns a lane from block 4p + quad of the head; the own key, eight columns a lane; what holds
-  // this lane's two columns of each of its tiles of the own value.
-  constexpr int kQueries = 8, kOwnKey = 8, kOwnValues = 9;
-  uint4 b[11];
-  await(
-      b,
-      [&](int i) {
-        if (i < kQueries) return activation(head * 32 + 4 * i + t.quad, first_row + t.group);
-        if (i == kOwnKey) return activation(kHeads * 32 + t.lane, own_row(part));
-        return activation((kHeads + 1) * 32 + 2 * (2 * t.warp + i - kOwnValues) + (t.group >> 2), own_row(part));
-      },
-      [&](int i) { return i < kQueries   ? first_row + t.group < rows
-                          : i == kOwnKey ? own_scores
-                                         : own_value; });
+  // this lane's column of each of its tiles of the own value.
+  constexpr int kQueries = 8, kOwnKey = 8, kOwnValue = 9;
+  const int query = min(first_row + t.group, rows - 1);
+  const int own_at = min(own_row(part), rows - 1);
+  uint4 b[10];
+  await(b, [&](int i) {
+    if (i < kQueries) return activation(head * 32 + t.quad, query) + i * (4 * kRows * 16);
+    if (i == kOwnKey) return activation(kHeads * 32 + t.lane, own_at);
+    return activation((kHeads + 1) * 32 + 4 * t.warp + (t.group >> 1), own_at);
+  });
   float sums[2][4] = {};  // even and odd k steps
 #pragma unroll
   for (int step = 0; step < 16; ++step) {
@@ -63,15 +60,14 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
     mma_step(sums[step & 1], a, b[step >> 1], step);
   }
   t.release(first_chunk + tile, 8);
-#pragma unroll
-  for (int z = 0; z < 2; ++z) {
-    const uint4& unit = b[kOwnValues + z];
-    const uint32_t low = (t.group & 1) != 0 ? unit.y : unit.x;
-    const uint32_t high = (t.group & 1) != 0 ? unit.w : unit.z;
-    const uint32_t pair = (t.group & 2) != 0 ? high : low;
-    uint4& last = values[kKeyTiles - 1][z];
-    last.z = own_value ? (last.z & 0xffffU) | pair << 16 : last.z;
-    last.w = own_value ? (last.w & 0xffffU) | (pair & 0xffff0000U) : last.w;
+  if (own_value) {  // one of the two columns of each pair, in the upper half of the last keys' words
+    const auto put = [&](uint32_t& word, uint32_t pair) {
+      word = (word & 0xffffU) | ((t.group & 1) != 0 ? pair & 0xffff0000U : pair << 16);
+    };
+    put(values[kKeyTiles - 1][0].y, b[kOwnValue].x);
+    put(values[kKeyTiles - 1][0].w, b[kOwnValue].y);
+    put(values[kKeyTiles - 1][1].y, b[kOwnValue].z);
+    put(values[kKeyTiles - 1][1].w, b[kOwnValue].w);
   }
 
   // Probabilities relative to the tile's maximum. Masked scores are finite, so that a tile without keys gives finite
@@ -95,7 +91,7 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
     float total = 0.0F;
 #pragma unroll
     for (int high = 0; high < 2; ++high) {
-      const float p = exp2f(scores[high] - most);
+      const float p = power_of_two(scores[high] - most);
       total += p;
       store_shared_bf16(t.shared + SharedLayout::kProbabilities + row * SharedLayout::kProbabilityRow +
                             (tile * kTileKeys + t.group + 8 * high) * 2,
@@ -110,7 +106,8 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
   }
   compute_sync();
 
-  float out[2][2][4] = {};
+  // Rows group and group + 8 are the mma's rows, four tiles of eight dimensions its columns.
+  uint2 p[2][kKeyTiles];
   float inverse[2];
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
@@ -125,36 +122,37 @@ TENDON_DEVICE void attention_stage(const Block& t, uint32_t first_chunk, const u
     float total = 0.0F;
 #pragma unroll
     for (int k = 0; k < kKeyTiles; ++k) {
-      const float weight = exp2f(m[k] - most);
+      const float weight = power_of_two(m[k] - most);
       total += weight * s[k];
       const uint32_t pair = pack_bf16(weight, weight);
-      const uint2 p = load_shared_8(t.shared + SharedLayout::kProbabilities + row * SharedLayout::kProbabilityRow +
-                                    k * 32 + t.quad * 8);
-#pragma unroll
-      for (int z = 0; z < 2; ++z) {
-        mma(out[z][j], values[k][z], multiply_bf16_pair(p.x, pair), multiply_bf16_pair(p.y, pair));
-      }
+      p[j][k] = load_shared_8(t.shared + SharedLayout::kProbabilities + row * SharedLayout::kProbabilityRow + k * 32 +
+                              t.quad * 8);
+      p[j][k] = make_uint2(multiply_bf16_pair(p[j][k].x, pair), multiply_bf16_pair(p[j][k].y, pair));
     }
-    inverse[j] = 1.0F / total;
+    inverse[j] = fast_divide(1.0F, total);
     if (t.warp == 0 && t.quad == 0 && row < rows) {
       store_relaxed_8(partial_sums + (size_t{static_cast<unsigned>(part * kHeads + head)} * kRows + row) * 8,
                       __float_as_uint(most), __float_as_uint(total));
     }
   }
+  float out[4][4] = {};
+#pragma unroll
+  for (int k = 0; k < kKeyTiles; ++k) {
+    const uint4 a = make_uint4(p[0][k].x, p[1][k].x, p[0][k].y, p[1][k].y);
+    mma(out[0], a, values[k][0].x, values[k][0].y);
+    mma(out[1], a, values[k][0].z, values[k][0].w);
+    mma(out[2], a, values[k][1].x, values[k][1].y);
+    mma(out[3], a, values[k][1].z, values[k][1].w);
+  }
 #pragma unroll
   for (int j = 0; j < 2; ++j) {
-#pragma unroll
-    for (int e = 0; e < 2; ++e) {
-      const int row = 8 * j + 2 * t.quad + e;
-      const float factor = __shfl_sync(~0U, inverse[j], (2 * t.quad + e) * 4);
-      if (row >= rows) continue;
-#pragma unroll
-      for (int z = 0; z < 2; ++z) {
-        const int column8 = head * 32 + 2 * (2 * t.warp + z) + (t.group >> 2);
-        store_relaxed_4(activation_word(partial, part * (kQWidth / 8) + column8, row, t.group & 3),
-                        pack_bf16(out[z][j][e] * factor, out[z][j][2 + e] * factor));
-      }
-    }
+    const int row = 8 * j + t.group;
+    if (row >= rows) continue;
+    const auto pair = [&](int tile) {
+      return pack_bf16(out[tile][2 * j] * inverse[j], out[tile][2 * j + 1] * inverse[j]);
+    };
+    store_relaxed_16(activation_word(partial, part * (kQWidth / 8) + head * 32 + 4 * t.warp + t.quad, row, 0),
+                     make_uint4(pair(0), pair(1), pair(2), pair(3)));
   }
 }
 
@@ -166,34 +164,26 @@ TENDON_DEVICE void combine_stage(const Block& t, const unsigned char* partial, c
   const int column8 = 2 * t.block + (t.thread >> 2) / kMaxRows;
   if (t.warp >= 2 * kMaxRows * 4 / 32) return;
   const bool valid = row < t.args.rows;
+  const int from_row = min(row, t.args.rows - 1);
   const auto values_of = [&](int c) {
-    return partial + (size_t{static_cast<unsigned>((quarter * 4 + c) * (kQWidth / 8) + column8)} * kRows + row) * 16;
+    return partial + static_cast<uint32_t>((quarter * 4 * (kQWidth / 8) + column8) * kRows + from_row) * 16 +
+           c * (kQWidth / 8 * kRows * 16);
   };
   const auto sums_of = [&](int c) {
-    return partial_sums +
-           (size_t{static_cast<unsigned>((quarter * 4 + c) * kHeads + (column8 >> 5))} * kRows + row) * 8;
+    return partial_sums + static_cast<uint32_t>((quarter * 4 * kHeads + (column8 >> 5)) * kRows + from_row) * 8 +
+           c * (kHeads * kRows * 8);
   };
   uint4 v[4];
+  await(v, values_of);
   uint2 s[4];
-#pragma unroll
-  for (int c = 0; c < 4; ++c) {
-    v[c] = valid ? load_relaxed_16(values_of(c)) : make_uint4(0, 0, 0, 0);
-    s[c] = valid ? load_relaxed_8(sums_of(c)) : make_uint2(0, 0);
-  }
   const auto empty = [](const uint2& x) { return x.x == kEmpty || x.y == kEmpty; };
   Patience patience;
-  while (true) {
-    bool missing = false;
+  do {
 #pragma unroll
-    for (int c = 0; c < 4; ++c) missing |= has_empty(v[c]) || empty(s[c]);
-    if (!missing) break;
-#pragma unroll
-    for (int c = 0; c < 4; ++c) {
-      if (has_empty(v[c])) v[c] = load_relaxed_16(values_of(c));
-      if (empty(s[c])) s[c] = load_relaxed_8(sums_of(c));
-    }
+    for (int c = 0; c < 4; ++c) s[c] = load_relaxed_8(sums_of(c));
     patience.lose();
-  }
+  } while (empty(s[0]) || empty(s[1]) || empty(s[2]) || empty(s[3]));
+  __syncwarp();
   float most = -1e30F;
 #pragma unroll
   for (int c = 0; c < 4; ++c) most = fmaxf(most, __uint_as_float(s[c].x));
@@ -203,7 +193,7 @@ TENDON_DEVICE void combine_stage(const Block& t, const unsigned char* partial, c
   float sums[8] = {};
 #pragma unroll
   for (int c = 0; c < 4; ++c) {
-    const float weight = exp2f(__uint_as_float(s[c].x) - most) * __uint_as_float(s[c].y);
+    const float weight = power_of_two(__uint_as_float(s[c].x) - most) * __uint_as_float(s[c].y);
     total += weight;
     const uint32_t pairs[4] = {v[c].x, v[c].y, v[c].z, v[c].w};
 #pragma unroll
@@ -212,17 +202,21 @@ TENDON_DEVICE void combine_stage(const Block& t, const unsigned char* partial, c
       sums[2 * k + 1] += weight * high_bf16(pairs[k]);
     }
   }
+  total += shuffle_xor(total, 1);
+  total += shuffle_xor(total, 2);
+  // Neighbours share out the columns: of pairs 0–3 a lane keeps 2 · (quarter & 1) and the one behind, then one of
+  // these.
+  const bool odd = (quarter & 1) != 0;
+  float four[4];
 #pragma unroll
-  for (int mask = 1; mask <= 2; mask *= 2) {
-    total += shuffle_xor(total, mask);
-#pragma unroll
-    for (int k = 0; k < 8; ++k) sums[k] += shuffle_xor(sums[k], mask);
-  }
+  for (int k = 0; k < 4; ++k) four[k] = (odd ? sums[4 + k] : sums[k]) + shuffle_xor(odd ? sums[k] : sums[4 + k], 1);
+  const bool upper = (quarter & 2) != 0;
+  const float low = (upper ? four[2] : four[0]) + shuffle_xor(upper ? four[0] : four[2], 2);
+  const float high = (upper ? four[3] : four[1]) + shuffle_xor(upper ? four[1] : four[3], 2);
   if (!valid) return;
-  const float inverse = 1.0F / total;
-  const float low = quarter == 0 ? sums[0] : quarter == 1 ? sums[2] : quarter == 2 ? sums[4] : sums[6];
-  const float high = quarter == 0 ? sums[1] : quarter == 1 ? sums[3] : quarter == 2 ? sums[5] : sums[7];
-  store_relaxed_4(activation_word(attended, column8, row, quarter), pack_bf16(low * inverse, high * inverse));
+  const float inverse = fast_divide(1.0F, total);
+  store_relaxed_4(activation_word(attended, column8, row, 2 * (quarter & 1) + (quarter >> 1)),
+                  pack_bf16(low * inverse, high * inverse));
 }
 
 }  // namespace tendon::gpu::denoise

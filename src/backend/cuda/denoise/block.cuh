@@ -35,7 +35,7 @@ struct SharedLayout {
 
 // Where eight-column block `column8` of a row lies; `pair` its pair of columns.
 TENDON_DEVICE unsigned char* activation_word(unsigned char* base, int column8, int row, int pair) {
-  return base + ((size_t{static_cast<unsigned>(column8)} * kRows + row) * 4 + pair) * 4;
+  return base + static_cast<uint32_t>((column8 * kRows + row) * 16 + pair * 4);
 }
 
 // A thread's place, and what all stages share.
@@ -45,6 +45,9 @@ struct Block {
   int thread, warp, lane, group, quad, block, half;  // half: which of the pair
   uint32_t layer_parity = 0;                         // of barriers used once a layer
   float residual = 0.0F;                             // of the element that own() says
+  int cached_keys;
+  int low_row, high_row;  // group and group + 8, or the last row: what stands in for missing ones is not used
+  float cosine = 1.0F, sine = 0.0F;  // by which qkv_item() is rotated
 
   TENDON_DEVICE Block(const LoopArgs& loop_args, uint32_t shared_memory) : args(loop_args), shared(shared_memory) {
     thread = static_cast<int>(threadIdx.x);
@@ -54,10 +57,22 @@ struct Block {
     quad = lane & 3;
     block = static_cast<int>(blockIdx.x);
     half = block & 1;
+    low_row = min(group, args.rows - 1);
+    high_row = min(group + 8, args.rows - 1);
+    cached_keys = load_constant(args.cached_keys);
+    const QkvItem at = qkv_item();
+    if (at.valid() && !at.is_v() && at.row < args.rows) {
+      const float* const angles =
+          args.rope + int64_t{load_constant(args.positions + at.row)} * kHeadDim + at.dim + (at.member & 1);
+      cosine = load_constant(angles);
+      sine = load_constant(angles + kHalfDim);
+    }
   }
   // Keeps the compiler from carrying addresses of one stage in registers through the others.
   TENDON_DEVICE void forget() {
-    asm volatile("" : "+r"(thread), "+r"(warp), "+r"(lane), "+r"(group), "+r"(quad), "+r"(block), "+r"(half));
+    asm volatile(""
+                 : "+r"(thread), "+r"(warp), "+r"(lane), "+r"(group), "+r"(quad), "+r"(block), "+r"(half),
+                   "+r"(low_row), "+r"(high_row));
   }
 
   // --- the ring: chunk numbers count from the start of the launch
@@ -122,12 +137,12 @@ struct Block {
     return {item & 3, rows4, rows4 * 4 + (lane >> 3), unit_of_block, unit >> 6, 2 * (unit & 63)};
   }
 
-  // --- gate and up: of the block's 32 hidden columns a thread of six warps has two in one row each
+  // --- gate and up: of the block's 32 hidden columns a thread of six warps has two, 16 apart, in one row
   struct HiddenItem {
-    int column, row, rows4;
+    int column, row, rows4;  // column: the first
   };
-  TENDON_DEVICE HiddenItem hidden_item(int i) const {
-    const int item = (warp + i * (32 * kQuads / 8 / 2)) * 8 + (lane & 7);
+  TENDON_DEVICE HiddenItem hidden_item() const {
+    const int item = warp * 8 + (lane & 7);
     const int rows4 = (item >> 1) % kQuads;
     return {2 * ((item >> 1) / kQuads) + (item & 1), rows4 * 4 + (lane >> 3), rows4};
   }
@@ -154,8 +169,12 @@ struct Block {
     if (at.row < args.rows && (at.column & 1) == 0) {
       store_relaxed_4(activation_word(stream, block, at.row, at.column >> 1), pack_bf16(scaled, next));
     }
-    if (at.column == 0) {
-      store_relaxed_4(stream + Exchange::kSquares + (block * kRows + at.row) * 4, __float_as_uint(squares));
+    const float next_row = shuffle_xor(squares, 8);
+    // Readers take all of kRows: zeros behind the last.
+    if ((at.row & 1) == 0 && (at.column == 0 || (at.column == 1 && at.row >= kRows - 8))) {
+      const int row = at.row + (kRows - kMaxRows) * at.column;
+      store_relaxed_4(stream + Exchange::kSquares + (block * kRows + row) * 2,
+                      at.column == 0 ? pack_bf16(squares, next_row) : 0);
     }
   }
 
@@ -163,41 +182,44 @@ struct Block {
   // Eight columns a lane from eight-column block `first` + 4p + quad, for rows group and group + 8.
   template <int kPairs>
   TENDON_DEVICE void load_rows(uint4 (&b)[kPairs * 2], const unsigned char* from, int first) const {
-    await(
-        b,
-        [&](int i) {
-          return from + (size_t{static_cast<unsigned>(first + 4 * (i >> 1) + quad)} * kRows + 8 * (i & 1) + group) * 16;
-        },
-        [&](int i) { return 8 * (i & 1) + group < args.rows; });
+    await(b, [&](int i) {
+      return from + static_cast<uint32_t>(((first + quad) * kRows + ((i & 1) != 0 ? high_row : low_row)) * 16) +
+             (i >> 1) * (4 * kRows * 16);
+    });
   }
   // The same of the residual stream, 128 columns a warp; the sums of their squares go to shared memory.
   TENDON_DEVICE void load_stream(uint4 (&b)[8], const unsigned char* stream) const {
-    uint4 all[10];
-    await(
-        all,
-        [&](int i) {
-          if (i < 8) {
-            return stream +
-                   (size_t{static_cast<unsigned>(warp * 16 + 4 * (i >> 1) + quad)} * kRows + 8 * (i & 1) + group) * 16;
-          }
-          return stream + Exchange::kSquares + ((warp * 16 + (i - 8) * 8 + group) * kRows + 4 * quad) * 4;
-        },
-        [&](int i) { return i < 8 ? 8 * (i & 1) + group < args.rows : quad < kQuads; });
+    uint4 all[9];
+    await(all, [&](int i) {
+      if (i < 8) {
+        return stream + static_cast<uint32_t>(((warp * 16 + quad) * kRows + ((i & 1) != 0 ? high_row : low_row)) * 16) +
+               (i >> 1) * (4 * kRows * 16);
+      }
+      return stream +
+             static_cast<uint32_t>(Exchange::kSquares + ((warp * 16 + (lane >> 1)) * kRows + 8 * (lane & 1)) * 2);
+    });
 #pragma unroll
     for (int i = 0; i < 8; ++i) b[i] = all[i];
-    float squares[4] = {
-        __uint_as_float(all[8].x) + __uint_as_float(all[9].x), __uint_as_float(all[8].y) + __uint_as_float(all[9].y),
-        __uint_as_float(all[8].z) + __uint_as_float(all[9].z), __uint_as_float(all[8].w) + __uint_as_float(all[9].w)};
+    const uint32_t words[4] = {all[8].x, all[8].y, all[8].z, all[8].w};
+    float eight[8];
 #pragma unroll
-    for (int mask = 4; mask <= 16; mask *= 2) {
+    for (int i = 0; i < 4; ++i) eight[2 * i] = low_bf16(words[i]), eight[2 * i + 1] = high_bf16(words[i]);
+    // Lanes 16, 8 and 4 apart share out the rows.
+    const bool up16 = (lane & 16) != 0;
+    const bool up8 = (lane & 8) != 0;
+    const bool up4 = (lane & 4) != 0;
+    float four[4];
+    float two[2];
 #pragma unroll
-      for (float& square : squares) square += shuffle_xor(square, mask);
-    }
-    if (group == 0) {
+    for (int i = 0; i < 4; ++i)
+      four[i] = (up16 ? eight[4 + i] : eight[i]) + shuffle_xor(up16 ? eight[i] : eight[4 + i], 16);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        store_shared_float(shared + SharedLayout::kSquares + ((4 * quad + i) * kWarps + warp) * 4, squares[i]);
-      }
+    for (int i = 0; i < 2; ++i) two[i] = (up8 ? four[2 + i] : four[i]) + shuffle_xor(up8 ? four[i] : four[2 + i], 8);
+    float one = (up4 ? two[1] : two[0]) + shuffle_xor(up4 ? two[0] : two[1], 4);
+    one += shuffle_xor(one, 2);
+    if ((lane & 2) == 0) {
+      const int row = 8 * (lane & 1) + 4 * (lane >> 4) + 2 * ((lane >> 3) & 1) + ((lane >> 2) & 1);
+      store_shared_float(shared + SharedLayout::kSquares + (row * kWarps + warp) * 4, one);
     }
   }
   // 1 / √(mean square + ε) of a row, behind the barrier that follows load_stream.

@@ -8,99 +8,96 @@ namespace tendon::gpu::denoise {
 
 constexpr int kColumns = kWidth / kBlocks;  // of the expert's width that a block owns
 
-// Waits until none of the N words of v is empty; load(i) reads one again.
-template <int N, class Load>
-TENDON_DEVICE void await_words(uint32_t (&v)[N], int count, bool poll, Load load) {
+// Products in f32 on tensor cores: each factor as the part that tf32 holds and the rest, without rest times rest.
+struct SplitSums {
+  float main[4] = {}, rest[4] = {};
+
+  // 16 of the depth: of rows group and group + 8 (x) and of column group (w) a lane has four neighbours, from 4 · quad.
+  TENDON_DEVICE void add(const uint4& x_low, const uint4& x_high, const float4& w) {
+    step(x_low.x, x_low.y, x_high.x, x_high.y, w.x, w.y);
+    step(x_low.z, x_low.w, x_high.z, x_high.w, w.z, w.w);
+  }
+  // Of rows group, group, group + 8, group + 8 and columns 2 · quad, 2 · quad + 1.
+  TENDON_DEVICE float total(int i) const { return main[i] + rest[i]; }
+
+ private:
+  TENDON_DEVICE static float held(float v) { return __uint_as_float(__float_as_uint(v) & 0xffffe000U); }
+  TENDON_DEVICE void step(uint32_t low0, uint32_t low1, uint32_t high0, uint32_t high1, float w0, float w1) {
+    const float a[4] = {__uint_as_float(low0), __uint_as_float(high0), __uint_as_float(low1), __uint_as_float(high1)};
+    const float b[2] = {w0, w1};
+    float a_held[4];
+    float a_rest[4];
+    float b_held[2];
+    float b_rest[2];
 #pragma unroll
-  for (int i = 0; i < N; ++i) v[i] = i < count ? load(i) : 0;
-  if (!poll) return;
-  Patience patience;
-  while (true) {
-    bool missing = false;
+    for (int i = 0; i < 4; ++i) a_held[i] = held(a[i]), a_rest[i] = a[i] - a_held[i];
 #pragma unroll
-    for (int i = 0; i < N; ++i) {
-      if (v[i] == kEmpty) {
-        v[i] = load(i);
-        missing = true;
-      }
+    for (int i = 0; i < 2; ++i) b_held[i] = held(b[i]), b_rest[i] = b[i] - b_held[i];
+    mma_tf32(main, a_held, b_held);
+    mma_tf32(rest, a_held, b_rest);
+    mma_tf32(rest, a_rest, b_held);
+  }
+};
+
+// x_t · wᵀ + bias for the block's eight columns, by each warp that asks: SplitSums' rows and columns, rows of actions.
+TENDON_DEVICE void action_in(const Block& t, int step, const unsigned char* x_t, float (&out)[4]) {
+  const float* const from = t.args.action_in + (t.block * kColumns + t.group) * kActionDim + 4 * t.quad;
+  const float4 weights[2] = {load_constant_4(from), load_constant_4(from + 16)};
+  const float* const bias =
+      t.args.action_in_bias + step * t.args.action_in_bias_stride + t.block * kColumns + 2 * t.quad;
+  const float added[2] = {load_constant(bias), load_constant(bias + 1)};
+  const auto row = [&](int i) { return min(8 * (i & 1) + t.group, t.args.horizon - 1); };
+  const auto column = [&](int i) { return 16 * (i >> 1) + 4 * t.quad; };
+  uint4 x[4];
+  if (step == 0) {  // the noise holds whatever the caller gave
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      const float4 v = load_constant_4(t.args.noise + row(i) * kActionDim + column(i));
+      x[i] = make_uint4(__float_as_uint(v.x), __float_as_uint(v.y), __float_as_uint(v.z), __float_as_uint(v.w));
     }
-    if (!missing) return;
-    patience.lose();
+  } else {
+    await(x, [&](int i) { return x_t + (row(i) * kActionDim + column(i)) * 4; });
+  }
+  SplitSums sums;
+  sums.add(x[0], x[1], weights[0]);
+  sums.add(x[2], x[3], weights[1]);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) out[i] = sums.total(i) + added[i & 1];
+}
+
+constexpr int kMlpGroups = kWidth / kWarps / 16;  // of 16 of the depth, a warp
+
+// This lane's weights of mlp_out: column group of the block's, four neighbours of the depth in every group.
+TENDON_DEVICE void load_mlp_out(const Block& t, float4 (&weights)[kMlpGroups]) {
+#pragma unroll
+  for (int i = 0; i < kMlpGroups; ++i) {
+    weights[i] = load_constant_4(t.args.mlp_out + int64_t{t.block * kColumns + t.group} * kWidth +
+                                 t.warp * (kWidth / kWarps) + 16 * i + 4 * t.quad);
   }
 }
 
-// act(x_t · wᵀ + bias) for the block's eight columns, one a warp: lane k holds the k-th action. Afterwards lane `row`
-// has the value of that action row.
-TENDON_DEVICE float action_in(const Block& t, int step, unsigned char* x_t, bool with_silu) {
-  const int column = t.block * kColumns + t.warp;
-  const float weight = load_constant(t.args.action_in + column * kActionDim + t.lane);
-  const float bias = load_constant(t.args.action_in_bias + step * t.args.action_in_bias_stride + column);
-  const bool first = step == 0;  // the noise holds whatever the caller gave
-  uint32_t x[kMaxRows];
-  await_words(x, t.args.horizon, !first, [&](int i) {
-    const int at = i * kActionDim + t.lane;
-    return first ? __float_as_uint(load_constant(t.args.noise + at)) : load_relaxed_4(x_t + at * 4);
+// hidden · mlp_outᵀ + bias for the block's eight columns. Leaves the action rows in shared memory.
+TENDON_DEVICE void mlp_out(const Block& t, const float4 (&weights)[kMlpGroups], const unsigned char* hidden) {
+  uint4 h[2 * kMlpGroups];
+  await(h, [&](int i) {
+    return hidden + (min(8 * (i & 1) + t.group, t.args.horizon - 1) * kWidth + t.warp * (kWidth / kWarps) +
+                     16 * (i >> 1) + 4 * t.quad) *
+                        4;
   });
-  float mine = 0.0F;
+  SplitSums sums;
 #pragma unroll
-  for (int row = 0; row < kMaxRows; ++row) {
-    const float sum = wave_sum(__uint_as_float(x[row]) * weight);
-    if (t.lane == row) mine = sum;
-  }
-  mine += bias;
-  return with_silu ? silu(mine) : mine;
-}
-
-// hidden · mlp_outᵀ + bias for the block's eight columns: thread k holds four of the depth. Leaves the action rows in
-// shared memory.
-TENDON_DEVICE void mlp_out(const Block& t, const float4 (&weights)[kColumns], const unsigned char* hidden) {
-  uint4 h[kMaxRows];
-  await(
-      h, [&](int row) { return hidden + (row * kWidth + 4 * t.thread) * 4; },
-      [&](int row) { return row < t.args.horizon; });
-  const uint32_t sums_at = t.shared + SharedLayout::kSumsNarrow;  // [warp][column][row]
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    float v[kMaxRows];
-#pragma unroll
-    for (int row = 0; row < kMaxRows; ++row) {
-      v[row] = __uint_as_float(h[row].x) * weights[c].x + __uint_as_float(h[row].y) * weights[c].y +
-               __uint_as_float(h[row].z) * weights[c].z + __uint_as_float(h[row].w) * weights[c].w;
-    }
-    // Lanes 16 apart share out the rows, then lanes 8 apart: three rows stay.
-    const bool upper = (t.lane & 16) != 0;
-    float six[kMaxRows / 2];
-#pragma unroll
-    for (int i = 0; i < kMaxRows / 2; ++i) {
-      const float given = shuffle_xor(upper ? v[i] : v[i + kMaxRows / 2], 16);
-      six[i] = (upper ? v[i + kMaxRows / 2] : v[i]) + given;
-    }
-    const bool odd = (t.lane & 8) != 0;
-    float three[kMaxRows / 4];
-#pragma unroll
-    for (int i = 0; i < kMaxRows / 4; ++i) {
-      const float given = shuffle_xor(odd ? six[i] : six[i + kMaxRows / 4], 8);
-      three[i] = (odd ? six[i + kMaxRows / 4] : six[i]) + given;
-#pragma unroll
-      for (int mask = 4; mask >= 1; mask /= 2) three[i] += shuffle_xor(three[i], mask);
-    }
-    if ((t.lane & 7) == 0) {
-      const int row = (upper ? kMaxRows / 2 : 0) + (odd ? kMaxRows / 4 : 0);
-#pragma unroll
-      for (int i = 0; i < kMaxRows / 4; ++i) {
-        store_shared_float(sums_at + ((t.warp * kColumns + c) * kMaxRows + row + i) * 4, three[i]);
-      }
-    }
-  }
+  for (int i = 0; i < kMlpGroups; ++i) sums.add(h[2 * i], h[2 * i + 1], weights[i]);
+  const uint32_t sums_at = t.shared + SharedLayout::kSumsNarrow;  // [warp][row][column]
+  const uint32_t mine = sums_at + ((t.warp * kRows + t.group) * kColumns + 2 * t.quad) * 4;
+  store_shared_floats(mine, sums.total(0), sums.total(1));
+  store_shared_floats(mine + 8 * kColumns * 4, sums.total(2), sums.total(3));
   compute_sync();
   if (t.thread < kColumns * kMaxRows) {
     const int c = t.thread % kColumns;
     const int row = t.thread / kColumns;
     float sum = load_constant(t.args.mlp_out_bias + t.block * kColumns + c);
 #pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      sum += load_shared_float(sums_at + ((w * kColumns + c) * kMaxRows + row) * 4);
-    }
+    for (int w = 0; w < kWarps; ++w) sum += load_shared_float(sums_at + ((w * kRows + row) * kColumns + c) * 4);
     const int leading = t.args.rows - t.args.horizon;
     if (row < t.args.horizon) {
       store_shared_float(t.shared + SharedLayout::kTokens + ((leading + row) * kColumns + c) * 4, sum);
@@ -117,20 +114,33 @@ TENDON_DEVICE void token_stage(Block& t, int step, const float* gains, unsigned 
   const Block::Own own = t.own();
   const float gain = load_constant(gains + t.block * kColumns + own.column);
   if constexpr (kPi05) {
-    const float mine = action_in(t, step, exchange + Exchange::kActions, false);
-    if (t.lane < t.args.horizon) {
-      store_shared_float(tokens + ((leading + t.lane) * kColumns + t.warp) * 4, mine);
+    if (t.warp == 0) {
+      float in[4];
+      action_in(t, step, exchange + Exchange::kActions, in);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int row = 8 * j + t.group;
+        if (row < t.args.horizon) {
+          store_shared_floats(tokens + ((leading + row) * kColumns + 2 * t.quad) * 4, in[2 * j], in[2 * j + 1]);
+        }
+      }
     }
   } else {
-    float4 weights[kColumns];  // on their way while x_t is
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) {
-      weights[c] = load_constant_4(t.args.mlp_out + (int64_t{t.block} * kColumns + c) * kWidth + 4 * t.thread);
-    }
-    const float mine = action_in(t, step, exchange + Exchange::kActions, true);
+    float4 weights[kMlpGroups];  // on their way while x_t is
+    load_mlp_out(t, weights);
     unsigned char* const hidden = exchange + Exchange::kActionHidden;
-    const int column = t.block * kColumns + t.warp;
-    if (t.lane < t.args.horizon) store_relaxed_4(hidden + (t.lane * kWidth + column) * 4, __float_as_uint(mine));
+    if (t.warp == 0) {
+      float in[4];
+      action_in(t, step, exchange + Exchange::kActions, in);
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int row = 8 * j + t.group;
+        if (row < t.args.horizon) {
+          store_relaxed_8(hidden + (row * kWidth + t.block * kColumns + 2 * t.quad) * 4,
+                          __float_as_uint(silu(in[2 * j])), __float_as_uint(silu(in[2 * j + 1])));
+        }
+      }
+    }
     mlp_out(t, weights, hidden);
     if (leading > 0 && t.thread < kColumns) {
       store_shared_float(tokens + t.thread * 4, load_constant(t.args.state_token + t.block * kColumns + t.thread));
@@ -168,7 +178,7 @@ TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char*
                            2 * (t.thread & 1));
   };
   const auto squares_from = [&](int i) {
-    return x + Exchange::kSquares + (t.thread * kRows + leading + first_row + i * kGroups) * 4;
+    return x + Exchange::kSquares + (t.thread * kRows + ((leading + first_row + i * kGroups) & ~1)) * 2;
   };
   const bool has_squares = t.thread < kBlocks;  // of one block each
   uint32_t squares[kMine];
@@ -195,7 +205,7 @@ TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char*
   for (int i = 0; i < kMine; ++i) {
     const float e[4] = {low_bf16(v[i].x), high_bf16(v[i].x), low_bf16(v[i].y), high_bf16(v[i].y)};
     sums[2 * i] = e[0] * weight.x + e[1] * weight.y + e[2] * weight.z + e[3] * weight.w;
-    sums[2 * i + 1] = __uint_as_float(squares[i]);
+    sums[2 * i + 1] = ((leading + first_row + i * kGroups) & 1) != 0 ? high_bf16(squares[i]) : low_bf16(squares[i]);
   }
   sums[2 * kMine] = shift.x * weight.x + shift.y * weight.y + shift.z * weight.z + shift.w * weight.w;
   const uint32_t sums_at = t.shared + SharedLayout::kSumsWide;  // [warp][2 · kMine + 1]

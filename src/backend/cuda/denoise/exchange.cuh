@@ -17,6 +17,11 @@ TENDON_DEVICE bool has_empty(const uint4& v) {
   return v.x == kEmpty || v.y == kEmpty || v.z == kEmpty || v.w == kEmpty;
 }
 
+// The largest word: kEmpty where one is empty.
+TENDON_DEVICE uint32_t most_of(const uint4& v, uint32_t most = 0) {
+  return __vimax3_u32(__vimax3_u32(most, v.x, v.y), v.z, v.w);
+}
+
 // Asks for v[i] from pointer(i): what stands there now.
 template <int N, class Pointer>
 TENDON_DEVICE void request(uint4 (&v)[N], Pointer pointer) {
@@ -62,14 +67,41 @@ TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer, Valid valid) {
   } while (missing);
   __syncwarp();
 }
+// Reads v[i] from pointer(i), until nothing of it is empty. As long as the first is missing, only that one is asked
+// for: what polls ask for delays what they wait for.
+template <int N, class Pointer>
+TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer) {
+  Patience patience;
+  do {
+    v[0] = load_relaxed_16(pointer(0));
+    patience.lose();
+  } while (has_empty(v[0]));
+  __syncwarp();
+  uint32_t most;
+  do {
+    most = 0;
+#pragma unroll
+    for (int i = 1; i < N; ++i) v[i] = load_relaxed_16(pointer(i));
+#pragma unroll
+    for (int i = 1; i < N; ++i) most = most_of(v[i], most);
+    patience.lose();
+  } while (most == kEmpty);
+  __syncwarp();
+}
+
+// The threads of a block: those that compute, then the producer's warp with three idle ones beside it, for only four
+// warps together can hand their registers to the others. So none of those that compute keeps a number in memory.
+constexpr int kLaunched = kThreads + 128;
+TENDON_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
+TENDON_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 224;"); }
 
 // The threads that compute, without the producer's warp.
 TENDON_DEVICE void compute_sync() { named_barrier(1, kThreads); }
 
 // Makes a part of the exchange memory empty, all blocks together.
-TENDON_DEVICE void make_empty(unsigned char* memory, size_t bytes, int block, int thread) {
-  for (size_t at = (size_t{static_cast<unsigned>(block)} * kThreads + thread) * 16; at < bytes;
-       at += size_t{kBlocks} * kThreads * 16) {
+TENDON_DEVICE void make_empty(unsigned char* memory, uint32_t bytes, int block, int thread) {
+#pragma unroll 1
+  for (uint32_t at = static_cast<uint32_t>(block * kThreads + thread) * 16; at < bytes; at += kBlocks * kThreads * 16) {
     store_relaxed_16(memory + at, make_uint4(kEmpty, kEmpty, kEmpty, kEmpty));
   }
 }

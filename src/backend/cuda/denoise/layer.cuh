@@ -10,14 +10,6 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
                              unsigned char* qkv) {
   const int rows = t.args.rows;
   const Block::QkvItem at = t.qkv_item();
-  float cosine = 1.0F;
-  float sine = 0.0F;
-  if (at.valid() && !at.is_v() && at.row < rows) {
-    const float* const angles =
-        t.args.rope + int64_t{__ldg(t.args.positions + at.row)} * kHeadDim + at.dim + (at.member & 1);
-    cosine = __ldg(angles);
-    sine = __ldg(angles + kHalfDim);
-  }
   float added = 0.0F;
   if (shift != nullptr && at.valid()) added = load_constant(shift + at.head * kHeadDim + at.column());
 
@@ -58,7 +50,7 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
       t.sum_of_warps(base, kWarpStride, min(at.unit_of_block, 4) * 4 + at.member, at.rows4) * t.inverse_norm(at.row) +
       added;
   const float partner = shuffle_xor(v, 2);
-  if (!at.is_v()) v = at.member < 2 ? v * cosine - partner * sine : v * cosine + partner * sine;
+  if (!at.is_v()) v = at.member < 2 ? v * t.cosine - partner * t.sine : v * t.cosine + partner * t.sine;
   const float next_column = shuffle_xor(v, 1);
   if (at.valid() && at.row < rows && (at.member & 1) == 0) {
     const int column = at.column();
@@ -129,13 +121,13 @@ TENDON_DEVICE void output_stage(Block& t, uint32_t first_chunk, const unsigned c
 // Norm, gate and up, GELU(gate) · up: block b makes hidden columns 32b..32b+31. `shift` (2 · kMlp) or null.
 TENDON_DEVICE void gate_up_stage(const Block& t, uint32_t first_chunk, const unsigned char* x, const float* shift,
                                  unsigned char* hidden) {
-  constexpr int kFinishing =
-      32 * kQuads / 8 / 2;  // warps that finish two columns a thread: neither waits for the other
-  float added[2][2] = {};   // to gate and up
+  constexpr int kFinishing = 16 * kQuads / 8;  // warps that finish two columns a thread: neither waits for the other
+  const Block::HiddenItem item = t.hidden_item();
+  float added[2][2] = {};  // to gate and up
   if (shift != nullptr && t.warp < kFinishing) {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const float* const at = shift + t.block * 32 + t.hidden_item(i).column;
+      const float* const at = shift + t.block * 32 + item.column + 16 * i;
       added[i][0] = load_constant(at);
       added[i][1] = load_constant(at + kMlp);
     }
@@ -170,16 +162,16 @@ TENDON_DEVICE void gate_up_stage(const Block& t, uint32_t first_chunk, const uns
   compute_sync();
 
   if (t.warp >= kFinishing) return;
+  const float inverse = t.inverse_norm(item.row);
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
-    const Block::HiddenItem at = t.hidden_item(i);
-    const float inverse = t.inverse_norm(at.row);
-    const float gate = t.sum_of_warps(base, kWarpStride, at.column, at.rows4) * inverse + added[i][0];
-    const float up = t.sum_of_warps(base, kWarpStride, 32 + at.column, at.rows4) * inverse + added[i][1];
+    const int column = item.column + 16 * i;
+    const float gate = t.sum_of_warps(base, kWarpStride, column, item.rows4) * inverse + added[i][0];
+    const float up = t.sum_of_warps(base, kWarpStride, 32 + column, item.rows4) * inverse + added[i][1];
     const float v = gelu_tanh(gate) * up;
     const float other = shuffle_xor(v, 1);
-    if (at.row < t.args.rows && (at.column & 1) == 0) {
-      store_relaxed_4(activation_word(hidden, t.block * 4 + (at.column >> 3), at.row, (at.column & 7) >> 1),
+    if (item.row < t.args.rows && (column & 1) == 0) {
+      store_relaxed_4(activation_word(hidden, t.block * 4 + (column >> 3), item.row, (column & 7) >> 1),
                       pack_bf16(v, other));
     }
   }

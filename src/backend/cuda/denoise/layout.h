@@ -81,8 +81,10 @@ TENDON_HOST_DEVICE constexpr KeyElement key_at(int chunk, int fragment, int lane
     return {chunk * kTileKeys + group + 8 * (word & 1),
             32 * (fragment / 2) + 8 * quad + 4 * (fragment & 1) + 2 * (word >> 1) + (half & 1)};
   }
-  return {(chunk - kKeyTiles) * kTileKeys + 4 * quad + 2 * (word >> 1) + (half & 1),
-          16 * fragment + 2 * group + (word & 1)};
+  // A warp has 32 dimensions as four tiles of eight: a lane's sums of all four are eight neighbouring dimensions.
+  const int tile = 2 * (fragment & 1) + (word >> 1);
+  return {(chunk - kKeyTiles) * kTileKeys + 4 * quad + 2 * (word & 1) + (half & 1),
+          32 * (fragment / 2) + 8 * (group >> 1) + 2 * tile + (group & 1)};
 }
 
 // What blocks exchange, in bytes from the start of the exchange memory. Activations lie as [column / 8][row][8] bf16.
@@ -90,9 +92,9 @@ TENDON_HOST_DEVICE constexpr KeyElement key_at(int chunk, int fragment, int lane
 struct Exchange {
   static constexpr size_t kActivation = size_t{kRows} * 16;  // eight columns of all rows
   // The residual stream times the gains of the norm that reads it, then the sums of its squares over the eight columns
-  // of each block, [block][row] f32.
+  // of each block, [block][row] bf16: what rounding them adds to a norm is far below the rounding of the stream itself.
   static constexpr size_t kSquares = kWidth / 8 * kActivation;
-  static constexpr size_t kStream = kSquares + size_t{kBlocks} * kRows * 4;
+  static constexpr size_t kStream = kSquares + size_t{kBlocks} * kRows * 2;
   // First part of a set
   static constexpr size_t kX = 0;  // input of the layer
   static constexpr size_t kQkv = kX + kStream;

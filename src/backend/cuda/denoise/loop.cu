@@ -22,10 +22,12 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
   }
   uint32_t chunk = 0;
   int index = 0;  // layers done
+#pragma unroll 1
   for (int step = 0; step < args.steps; ++step) {
     t.forget();
     const float* gains = args.gains + step * args.gain_stride;  // of the norm that comes next
     token_stage<kPi05>(t, step, gains, exchange);
+#pragma unroll 1
     for (int layer = 0; layer < args.layers; ++layer, ++index) {
       unsigned char* const set = exchange + (index & 1) * Exchange::kSet;
       unsigned char* const other = exchange + ((index & 1) ^ 1) * Exchange::kSet;
@@ -66,7 +68,7 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
 }
 
 template <bool kPi05>
-__global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_constant__ LoopArgs args) {
+__global__ __launch_bounds__(kLaunched, 1) void loop_kernel(const __grid_constant__ LoopArgs args) {
 #if __CUDA_ARCH__ >= 900  // elsewhere it is never launched: fits_card()
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
@@ -81,6 +83,7 @@ __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_con
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x >= kThreads) {
+    give_registers();
     stream_chunks<SharedLayout>({.weights = args.weights + size_t{blockIdx.x} * kWeightChunks * kChunkBytes,
                                  .keys = args.keys + size_t{blockIdx.x % kParts} * kKvChunks * kChunkBytes,
                                  .layer_weight_bytes = kLayerWeightBytes,
@@ -93,6 +96,7 @@ __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_con
                                 shared, static_cast<int>(threadIdx.x) - kThreads);
     __syncwarp();
   } else {
+    take_registers();
     compute<kPi05>(args, shared);
   }
   cluster_arrive();  // the neighbour may still send
@@ -104,7 +108,7 @@ template <bool kPi05>
 int blocks_that_fit() {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(kBlocks);
-  config.blockDim = dim3(kThreads + 32);
+  config.blockDim = dim3(kLaunched);
   config.dynamicSmemBytes = SharedLayout::kBytes;
   cudaLaunchAttribute attribute{};
   attribute.id = cudaLaunchAttributeClusterDimension;
@@ -129,7 +133,7 @@ bool fits_card() { return blocks_that_fit<false>() >= kBlocks && blocks_that_fit
 
 void launch_loop(const LoopArgs& args, bool pi05, Stream stream) {
   const LaunchShape shape{.grid = dim3(kBlocks),
-                          .block = dim3(kThreads + 32),
+                          .block = dim3(kLaunched),
                           .shared_bytes = SharedLayout::kBytes,
                           .stream = stream,
                           .cluster = 2};
