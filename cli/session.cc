@@ -44,7 +44,7 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
       ->check(CLI::IsMember({"pi0", "pi05"}));
   app.add_option(
          "--precision", precision,
-         "bf16 | f32 | fp8 | int8 (the last two: 8-bit operands in vision's and prefix's products, all else as bf16)")
+         "bf16 | f32 | fp8 | int8 (the last two: 8-bit operands in the prefix's products, all else as bf16)")
       ->check(CLI::IsMember({"bf16", "f32", "fp8", "int8"}))
       ->capture_default_str();
   app.add_option("--rope-freq", rope, "exact | bf16: RoPE frequencies as trained")

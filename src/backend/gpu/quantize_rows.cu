@@ -1,8 +1,10 @@
 // cast to codes: out[r] = code(x[r] · c / m), scales[r] = m / c with m = max |x[r]| and the largest code c (RowScale of
 // base/dtype.h).
 //   x (M, K) bf16 or f32, out (M, K) e4m3 (c = 448) or i8 (c = 127).
-// A block takes a row: its threads look for m, then read the row once more, from the nearest cache. Bytes moved: x and
-// out once.
+// A block takes a row: its threads look for m and hold the row's numbers meanwhile; a row of other sizes is read once
+// more, from the nearest cache. Bytes moved: x and out once.
+#include <type_traits>
+
 #include "backend/gpu/codes.cuh"
 #include "backend/gpu/gpu_rt.h"
 #include "backend/gpu/kernels.h"
@@ -23,6 +25,32 @@ TENDON_DEVICE Vec<X> load_some(const X* row, int64_t col, int64_t cols, bool who
   return values;
 }
 
+template <class X, class Code>
+TENDON_DEVICE void pack_some(const CodeScale<Code>& scale, const Vec<X>& values,
+                             uint32_t (&packed)[Vec<X>::kSize / 4]) {
+#pragma unroll
+  for (int i = 0; i < Vec<X>::kSize / 4; ++i) {
+    const auto at = [&](int j) { return widen(values.v[4 * i + j]); };
+    packed[i] = scale.four(at(0), at(1), at(2), at(3));
+  }
+}
+template <int kCount>
+TENDON_DEVICE void store_codes(void* to, const uint32_t (&packed)[kCount]) {
+  struct alignas(4 * kCount) Numbers {
+    uint32_t word[kCount];
+  };
+  Numbers numbers;
+#pragma unroll
+  for (int i = 0; i < kCount; ++i) numbers.word[i] = packed[i];
+  *static_cast<Numbers*>(to) = numbers;
+}
+template <class X>
+TENDON_DEVICE float largest_of(const Vec<X>& values, float largest) {
+#pragma unroll
+  for (int i = 0; i < Vec<X>::kSize; ++i) largest = fmaxf(largest, code_size(widen(values.v[i])));
+  return largest;
+}
+
 // `vectors`: 16-byte loads of x, and stores of as many codes, are aligned.
 template <class X, class Code>
 TENDON_KERNEL void __launch_bounds__(kThreads)
@@ -30,6 +58,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
                          bool vectors) {
   constexpr int kStep = Vec<X>::kSize;
   TENDON_SHARED(float, largest_of_waves, kThreads / kWarpSize);
+  launch_dependents();
   wait_for_producers();
   const int64_t r = blockIdx.x;
   const X* const row = x + r * x_stride;
@@ -38,36 +67,56 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
 
   float largest = 0.0F;
   for (int64_t col = first; col < cols; col += kThreads * kStep) {
-    const Vec<X> values = load_some(row, col, cols, vectors && col + kStep <= cols);
-#pragma unroll
-    for (int i = 0; i < kStep; ++i) largest = fmaxf(largest, code_size(widen(values.v[i])));
+    largest = largest_of(load_some(row, col, cols, vectors && col + kStep <= cols), largest);
   }
   const CodeScale<Code> scale(block_max(largest, largest_of_waves));
   if (threadIdx.x == 0) scales[r] = scale.factor;
 
   for (int64_t col = first; col < cols; col += kThreads * kStep) {
     const bool whole = vectors && col + kStep <= cols;
-    const Vec<X> values = load_some(row, col, cols, whole);
     uint32_t packed[kStep / 4];
-#pragma unroll
-    for (int i = 0; i < kStep / 4; ++i) {
-      const auto at = [&](int j) { return widen(values.v[4 * i + j]); };
-      packed[i] = scale.four(at(0), at(1), at(2), at(3));
-    }
+    pack_some(scale, load_some(row, col, cols, whole), packed);
     if (whole) {
-      struct alignas(kStep) Numbers {
-        uint32_t word[kStep / 4];
-      };
-      Numbers numbers;
-#pragma unroll
-      for (int i = 0; i < kStep / 4; ++i) numbers.word[i] = packed[i];
-      *reinterpret_cast<Numbers*>(to + col) = numbers;
+      store_codes(to + col, packed);
       continue;
     }
 #pragma unroll
     for (int i = 0; i < kStep; ++i) {
       if (col + i < cols) reinterpret_cast<uint8_t*>(to)[col + i] = static_cast<uint8_t>(packed[i / 4] >> (i % 4 * 8));
     }
+  }
+}
+
+// The same for rows of whole vectors, at most kHeld a thread: read once, all of it under way at the same time.
+template <int kHeld, class X, class Code>
+TENDON_KERNEL void __launch_bounds__(kThreads)
+    quantize_held_kernel(const X* x, int64_t x_stride, Code* out, int64_t out_stride, float* scales, int cols) {
+  constexpr int kStep = Vec<X>::kSize;
+  TENDON_SHARED(float, largest_of_waves, kThreads / kWarpSize);
+  launch_dependents();
+  wait_for_producers();
+  const int64_t r = blockIdx.x;
+  const X* const row = x + r * x_stride;
+  Code* const to = out + r * out_stride;
+  const int first = static_cast<int>(threadIdx.x) * kStep;
+
+  Vec<X> held[kHeld];
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int col = first + i * kThreads * kStep;
+    held[i] = col < cols ? load_vec(row + col) : Vec<X>{};
+  }
+  float largest = 0.0F;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) largest = largest_of(held[i], largest);
+  const CodeScale<Code> scale(block_max(largest, largest_of_waves));
+  if (threadIdx.x == 0) scales[r] = scale.factor;
+#pragma unroll
+  for (int i = 0; i < kHeld; ++i) {
+    const int col = first + i * kThreads * kStep;
+    uint32_t packed[kStep / 4];
+    pack_some(scale, held[i], packed);
+    if (col < cols) store_codes(to + col, packed);
   }
 }
 
@@ -81,9 +130,21 @@ void launch_quantize_rows(const Cast& a, Stream stream) {
       const bool vectors = reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && a.x.row_stride % step == 0 &&
                            reinterpret_cast<uintptr_t>(a.out.data) % static_cast<uintptr_t>(step) == 0 &&
                            a.out.row_stride % step == 0;
-      launch<quantize_rows_kernel<X, Code>>(
-          {.grid = static_cast<unsigned>(a.out.rows()), .block = kThreads, .stream = stream, .overlaps = true},
-          a.x.as<X>(), a.x.row_stride, a.out.as<Code>(), a.out.row_stride, a.out.scales, a.out.cols(), vectors);
+      const LaunchShape shape{
+          .grid = static_cast<unsigned>(a.out.rows()), .block = kThreads, .stream = stream, .overlaps = true};
+      const int64_t of_all_threads = kThreads * step;
+      const auto run_held = [&]<int kHeld>(std::integral_constant<int, kHeld>) {
+        launch<quantize_held_kernel<kHeld, X, Code>>(shape, a.x.as<X>(), a.x.row_stride, a.out.as<Code>(),
+                                                     a.out.row_stride, a.out.scales, static_cast<int>(a.out.cols()));
+      };
+      if (!vectors || a.out.cols() % step != 0 || a.out.cols() > 8 * of_all_threads) {
+        launch<quantize_rows_kernel<X, Code>>(shape, a.x.as<X>(), a.x.row_stride, a.out.as<Code>(), a.out.row_stride,
+                                              a.out.scales, a.out.cols(), vectors);
+      } else if (a.out.cols() <= of_all_threads) {
+        run_held(std::integral_constant<int, 1>{});
+      } else {
+        run_held(std::integral_constant<int, 8>{});
+      }
     });
   };
   if (a.out.dtype == DType::kE4m3) {

@@ -23,7 +23,8 @@ class Visit {
   }
   void linear(const std::string& name, int64_t out, int64_t in, WeightRole role, LinearWeights& linear) const {
     tensor(name + "weight", {out, in}, role, linear.w);
-    tensor(name + "bias", {out}, role == WeightRole::kMatrix ? WeightRole::kFloat : role, linear.bias);
+    const bool matrix = role == WeightRole::kMatrix || role == WeightRole::kBf16Matrix;
+    tensor(name + "bias", {out}, matrix ? WeightRole::kFloat : role, linear.bias);
   }
   void layer_norm(const std::string& name, LayerNormWeights& norm) const {
     tensor(name + "weight", {config_.vision.width}, WeightRole::kFloat, norm.gain);
@@ -49,15 +50,15 @@ class Visit {
       const std::string at = fmt::format("{}encoder.layers.{}.", kVision, i);
       layer_norm(at + "layer_norm1.", layer.norm1);
       layer_norm(at + "layer_norm2.", layer.norm2);
-      linear(at + "self_attn.q_proj.", c.width, c.width, WeightRole::kMatrix, layer.q);
-      linear(at + "self_attn.k_proj.", c.width, c.width, WeightRole::kMatrix, layer.k);
-      linear(at + "self_attn.v_proj.", c.width, c.width, WeightRole::kMatrix, layer.v);
-      linear(at + "self_attn.out_proj.", c.width, c.width, WeightRole::kMatrix, layer.out);
-      linear(at + "mlp.fc1.", c.mlp, c.width, WeightRole::kMatrix, layer.fc1);
-      linear(at + "mlp.fc2.", c.width, c.mlp, WeightRole::kMatrix, layer.fc2);
+      linear(at + "self_attn.q_proj.", c.width, c.width, WeightRole::kBf16Matrix, layer.q);
+      linear(at + "self_attn.k_proj.", c.width, c.width, WeightRole::kBf16Matrix, layer.k);
+      linear(at + "self_attn.v_proj.", c.width, c.width, WeightRole::kBf16Matrix, layer.v);
+      linear(at + "self_attn.out_proj.", c.width, c.width, WeightRole::kBf16Matrix, layer.out);
+      linear(at + "mlp.fc1.", c.mlp, c.width, WeightRole::kBf16Matrix, layer.fc1);
+      linear(at + "mlp.fc2.", c.width, c.mlp, WeightRole::kBf16Matrix, layer.fc2);
     }
     layer_norm(kVision + "post_layernorm.", weights.post_norm);
-    linear(kProjector, config_.prefix.width, c.width, WeightRole::kMatrix, weights.projector);
+    linear(kProjector, config_.prefix.width, c.width, WeightRole::kBf16Matrix, weights.projector);
   }
 
   void gemma(const std::string& prefix, const GemmaConfig& c, bool is_prefix, GemmaWeights& weights) const {

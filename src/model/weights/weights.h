@@ -60,7 +60,7 @@ struct Weights {
 // How a weight is kept in memory.
 enum class WeightRole {
   kMatrix,      // in the compute type: operands of the large products
-  kBf16Matrix,  // the same, but bf16 where that has scales: the embedding, the action expert
+  kBf16Matrix,  // the same, but bf16 where that has scales: vision, the embedding, the action expert
   kFloat,       // in f32: norms, biases, patch and position embedding, the suffix projections
   kTimeOnly,    // needed to build the time tables, not by the network itself when those are folded
   kDead,        // read by no live operation (rest of the last prefix layer, prefix final norm)
