@@ -40,7 +40,8 @@ class OracleBuffer {
 // Computes basic operations in order. Numbers that are stored are rounded to the buffer's type.
 //
 // Before it is stored, a result v may be off by e, with u32 = 2⁻²⁴ the unit roundoff of f32:
-//   e = c · u32 · Σ |terms|         f32 arithmetic: the sum of the terms' sizes, c of a few units (oracle.cc)
+//   e = c · u32 · Σ |terms|         f32 arithmetic: the sum of the terms' sizes, c of a few units (oracle.cc);
+//                                   2⁻¹² in place of c · u32 where e4m3 products are summed
 //     + what the bounds of the inputs become. Inputs are exact for a single operation; in a chain, errors of different
 //       elements are independent roundings, so a sum over K of them counts as 3 · √(Σ δ²).
 // What is stored must then lie between round(v - e) and round(v + e) in the stored type. In a chain u · |v| is added,

@@ -45,8 +45,8 @@ TENDON_DEVICE void settle(uint4 (&v)[N], Pointer pointer) {
   }
   __syncwarp();
 }
-// Reads v[i] from pointer(i) where valid(i), until nothing of it is empty; zeros elsewhere. Missing vectors are read
-// again all at once.
+// Reads v[i] from pointer(i) where valid(i), until nothing of it is empty; zeros elsewhere. As long as the first is
+// missing, only that one is asked for: what polls ask for delays what they wait for.
 template <int N, class Pointer, class Valid>
 TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer, Valid valid) {
 #pragma unroll
@@ -54,6 +54,11 @@ TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer, Valid valid) {
     v[i] = valid(i) ? make_uint4(kEmpty, kEmpty, kEmpty, kEmpty) : make_uint4(0, 0, 0, 0);
   }
   Patience patience;
+  while (has_empty(v[0])) {
+    v[0] = load_relaxed_16(pointer(0));
+    patience.lose();
+  }
+  __syncwarp();
   bool missing;
   do {
 #pragma unroll
@@ -67,8 +72,7 @@ TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer, Valid valid) {
   } while (missing);
   __syncwarp();
 }
-// Reads v[i] from pointer(i), until nothing of it is empty. As long as the first is missing, only that one is asked
-// for: what polls ask for delays what they wait for.
+// The same where all are valid, in less code: what comes behind the first is read again all at once.
 template <int N, class Pointer>
 TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer) {
   Patience patience;
