@@ -17,6 +17,16 @@ void require(cudaError_t status, const char* what) {
   throw_device("{} failed: {} ({})", what, cudaGetErrorString(status), cudaGetErrorName(status));
 }
 
+void require_launch(cudaError_t status, const void* kernel, const cudaLaunchConfig_t& config) {
+  if (status == cudaSuccess) return;
+  const char* name = nullptr;
+  if (cudaFuncGetName(&name, kernel) != cudaSuccess || name == nullptr) name = "?";
+  const std::string what = fmt::format(
+      "launching kernel {} ({} × {} × {} blocks of {} × {} threads, {} bytes of shared memory)", name, config.gridDim.x,
+      config.gridDim.y, config.gridDim.z, config.blockDim.x, config.blockDim.y, config.dynamicSmemBytes);
+  require(status, what.c_str());
+}
+
 }  // namespace gpu
 
 namespace {

@@ -87,6 +87,19 @@ void launch(const LaunchShape& shape, const Args&... args) {
 #else
 // Throws Error(kDevice) naming the call.
 void require(cudaError_t status, const char* what);
+// The same of a launch, naming the kernel and its shape.
+void require_launch(cudaError_t status, const void* kernel, const cudaLaunchConfig_t& config);
+
+// Lets a kernel have so much dynamic shared memory, and never less again: of two settings the later one counts. (The
+// persistent loops, whose size is one number, set theirs where they ask whether they fit.)
+template <auto kKernel>
+void allow_shared(size_t bytes) {
+  static std::atomic<size_t> limit{0};  // static shared memory counts towards the 48 KB that need no leave
+  if (bytes <= limit) return;
+  require(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(bytes)),
+          "raising a kernel's shared memory");
+  limit = bytes;
+}
 
 // Whether the current card runs clusters of blocks and overlapping kernels (since Hopper).
 inline bool has_clusters() {
@@ -101,14 +114,9 @@ inline bool has_clusters() {
 
 template <auto kKernel, class... Args>
 void launch(const LaunchShape& shape, const Args&... args) {
-  static std::atomic<size_t> limit{0};  // static shared memory counts towards the 48 KB that need no leave
   // Whole 16-byte words: the compiler may load one where a part of it is asked for.
   const size_t shared_bytes = (shape.shared_bytes + 15) / 16 * 16;
-  if (shared_bytes > limit) {
-    require(cudaFuncSetAttribute(kKernel, cudaFuncAttributeMaxDynamicSharedMemorySize, static_cast<int>(shared_bytes)),
-            "raising a kernel's shared memory");
-    limit = shared_bytes;
-  }
+  allow_shared<kKernel>(shared_bytes);
   cudaLaunchAttribute attributes[2];
   unsigned count = 0;
   if (shape.overlaps && has_clusters()) {
@@ -127,7 +135,7 @@ void launch(const LaunchShape& shape, const Args&... args) {
   config.stream = reinterpret_cast<cudaStream_t>(shape.stream);
   config.attrs = attributes;
   config.numAttrs = count;
-  require(cudaLaunchKernelEx(&config, kKernel, args...), "launching a kernel");
+  require_launch(cudaLaunchKernelEx(&config, kKernel, args...), reinterpret_cast<const void*>(kKernel), config);
 }
 #endif
 

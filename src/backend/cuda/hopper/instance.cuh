@@ -8,8 +8,7 @@ namespace tendon::gpu::hopper {
 
 template <class T, Tail kTail>
 int clusters_at_once() {
-  require(cudaFuncSetAttribute(tile_kernel<T, kTail>, cudaFuncAttributeMaxDynamicSharedMemorySize, T::kSharedBytes),
-          "raising a kernel's shared memory");
+  allow_shared<tile_kernel<T, kTail>>(T::kSharedBytes);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {T::kCluster, 1, 1};
