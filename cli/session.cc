@@ -42,9 +42,8 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option("--backend", backend, "cpu (default: the best present)");
   app.add_option("--variant", variant, "pi0 | pi05; must agree with the weights")
       ->check(CLI::IsMember({"pi0", "pi05"}));
-  app.add_option(
-         "--precision", precision,
-         "bf16 | f32 | fp8 | int8 (the last two: 8-bit operands in the prefix's products, all else as bf16)")
+  app.add_option("--precision", precision,
+                 "bf16 | f32 | fp8 | int8 (the last two: 8-bit operands in the prefix's products, all else as bf16)")
       ->check(CLI::IsMember({"bf16", "f32", "fp8", "int8"}))
       ->capture_default_str();
   app.add_option("--rope-freq", rope, "exact | bf16: RoPE frequencies as trained")

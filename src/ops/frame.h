@@ -13,10 +13,10 @@ namespace tendon {
 // pixels, 22 fraction bits, not negative, of one pixel of the result 1 together, and 0 past the edge of the source. A
 // pixel without any weight is a bar, and 0. Then, at a multiple of 16 bytes, the pixels; the frame ends at another one.
 struct FrameHeader {
-  int32_t height = 0, width = 0;    // of the source, pixels
-  int32_t planar = 0;               // 1: the pixels are (3, height, width); 0: (height, width, 3)
-  int32_t x_taps = 0, y_taps = 0;   // source pixels of one pixel of the result, along a row and along a column
-  int32_t pixels_at = 0;            // bytes from the beginning of the frame
+  int32_t height = 0, width = 0;   // of the source, pixels
+  int32_t planar = 0;              // 1: the pixels are (3, height, width); 0: (height, width, 3)
+  int32_t x_taps = 0, y_taps = 0;  // source pixels of one pixel of the result, along a row and along a column
+  int32_t pixels_at = 0;           // bytes from the beginning of the frame
   int32_t unused[2] = {};
 };
 static_assert(sizeof(FrameHeader) == 32);
@@ -25,7 +25,9 @@ inline constexpr int kFrameFractionBits = 22;
 inline constexpr int64_t kFrameAlignment = 16;   // bytes
 inline constexpr int64_t kMaxFrameSide = 16384;  // pixels
 
-constexpr int64_t frame_aligned(int64_t bytes) { return (bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment; }
+constexpr int64_t frame_aligned(int64_t bytes) {
+  return (bytes + kFrameAlignment - 1) / kFrameAlignment * kFrameAlignment;
+}
 
 // Header and tables, up to the pixels.
 constexpr int64_t frame_table_bytes(int64_t side, int64_t x_taps, int64_t y_taps) {
@@ -53,7 +55,7 @@ struct FrameParts {
         y_first(x_weights + side * header.x_taps),
         y_weights(y_first + side),
         pixels(reinterpret_cast<Part<uint8_t>*>(frame + header.pixels_at)) {}
-  Part<int32_t> *x_first, *x_weights, *y_first, *y_weights;
+  Part<int32_t>*x_first, *x_weights, *y_first, *y_weights;
   Part<uint8_t>* pixels;
 };
 

@@ -81,10 +81,11 @@ Case make_case(const std::string& name, int64_t side, const std::vector<FrameSha
   Maker m;
   const Shape pictures = {std::ssize(shapes), side, side, 3};
   const Fill pool_bytes = [pool](Random&, int64_t i) { return static_cast<double>(pool[static_cast<size_t>(i)]); };
-  return m.make(name, ResizeFrames{.images = m.plain(kU8, pictures, integers(0, 256)),
-                                   .frames = m.plain(kI32, {std::ssize(shapes)}, listed(frames)),
-                                   .pool = m.plain(kU8, {std::ssize(pool) / kFrameAlignment, kFrameAlignment}, pool_bytes),
-                                   .out = m.out(kU8, pictures)});
+  return m.make(name,
+                ResizeFrames{.images = m.plain(kU8, pictures, integers(0, 256)),
+                             .frames = m.plain(kI32, {std::ssize(shapes)}, listed(frames)),
+                             .pool = m.plain(kU8, {std::ssize(pool) / kFrameAlignment, kFrameAlignment}, pool_bytes),
+                             .out = m.out(kU8, pictures)});
 }
 
 }  // namespace
@@ -106,10 +107,12 @@ std::vector<Case> frame_cases() {
                       {.height = 33, .width = 33}}));
   list.add(make_case("one_pixel", 20, {{.height = 1, .width = 1}, {.height = 1, .width = 1, .planar = true}}));
   list.add(make_case("tile_edge", 65, {{.height = 64, .width = 65, .left = 32, .bottom = 1}}));
-  list.add(make_case("wide", 40, {{.height = 3, .width = 2003, .top = 19, .bottom = 20},
-                                  {.height = 2, .width = 1999, .planar = true, .top = 39}}));
-  list.add(make_case("tall", 40, {{.height = 1501, .width = 9, .left = 19, .right = 20},
-                                  {.height = 801, .width = 11, .planar = true, .right = 39}}));
+  list.add(make_case("wide", 40,
+                     {{.height = 3, .width = 2003, .top = 19, .bottom = 20},
+                      {.height = 2, .width = 1999, .planar = true, .top = 39}}));
+  list.add(make_case("tall", 40,
+                     {{.height = 1501, .width = 9, .left = 19, .right = 20},
+                      {.height = 801, .width = 11, .planar = true, .right = 39}}));
   list.add(make_case("widest", 8, {{.height = 1, .width = kMaxFrameSide, .top = 3, .bottom = 4}}));
   list.add(make_case("none", 16, {}));
   return list.take();

@@ -41,8 +41,7 @@ struct Frame {
 bool can_resize_frames(const ResizeFrames&) { return true; }
 
 Status run_resize_frames(const ResizeFrames& a, const char* label) {
-  if (Status status = check_index(a.frames, "frames", 0, a.pool.rows(), label); !status.is_ok())
-    return status;
+  if (Status status = check_index(a.frames, "frames", 0, a.pool.rows(), label); !status.is_ok()) return status;
   const int64_t side = a.out.shape[1];
   const int64_t row_bytes = side * 3;
   parallel_for(a.out.shape[0] * side, 8, [&](int64_t begin, int64_t end) {

@@ -1,12 +1,12 @@
 // resize_frames: pictures of any size to one size, along rows and then along columns, in whole numbers.
-//   images, out (N, side, side, 3) u8, frames (N) i32, pool (rows, 16) u8 with the frames (ops/frame.h), in host memory.
-//   Sums are i32: pixels of 8 bits times weights of 22 that are 1 together.
+//   images, out (N, side, side, 3) u8, frames (N) i32, pool (rows, 16) u8 with the frames (ops/frame.h), in host
+//   memory. Sums are i32: pixels of 8 bits times weights of 22 that are 1 together.
 // First the tables of every frame are copied into the workspace, since all blocks read them. Then a block makes a tile
 // of kTileRows rows and as many columns as a wave has lanes. Each wave takes every kWaves-th source row that the tile
 // needs: it reads the row's part with 16-byte loads into a strip of shared memory, a lane sums it for its column, and
-// adds it, weighted, to its sums for the rows of the tile; sums of whole numbers do not depend on their order. Last, the
-// sums of the waves are added.
-// Bytes moved: of 1080p at side 224, 1.2 times the frames, which come from the host: that is what limits it.
+// adds it, weighted, to its sums for the rows of the tile; sums of whole numbers do not depend on their order. Last,
+// the sums of the waves are added. Bytes moved: of 1080p at side 224, 1.2 times the frames, which come from the host:
+// that is what limits it.
 #include "backend/gpu/device/prelude.cuh"
 #include "backend/gpu/kernels.h"
 #include "ops/frame.h"
@@ -86,8 +86,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
 
   if (frame != 0) {
     const FrameHeader header = *reinterpret_cast<const FrameHeader*>(tables + picture * table_bytes);
-    const auto* const x_firsts =
-        reinterpret_cast<const int32_t*>(tables + picture * table_bytes + sizeof(FrameHeader));
+    const auto* const x_firsts = reinterpret_cast<const int32_t*>(tables + picture * table_bytes + sizeof(FrameHeader));
     const int32_t* const x_weights = x_firsts + side;
     const int32_t* const y_firsts = x_weights + static_cast<int64_t>(side) * header.x_taps;
     const int32_t* const y_weights = y_firsts + side;
