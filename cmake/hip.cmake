@@ -1,17 +1,35 @@
-# AMD kernels by any clang that knows the cards; nothing of ROCm is needed.
+# AMD kernels by any clang that knows the cards; nothing of ROCm is needed. With TENDON_HIP_LANGUAGE they are compiled by
+# CMake's own HIP language, which wants a ROCm root with hip-lang-config.cmake (CMAKE_HIP_COMPILER_ROCM_ROOT); include this
+# file at the top then, where a language can be enabled.
 #
 #   tendon_find_hip(<reason>)      sets TENDON_HIP_COMPILER, and <reason> to why it will not do (empty when it will)
 #   tendon_hip_objects(<name> SOURCES a.cu ...)   sets <name>_OBJECTS: host code and code objects of each source
 #   tendon_closed_object(<name> SHOWS p... OBJECTS a.o ...)   sets <name>_OBJECT: all in one, other global names hidden
 set(TENDON_HIP_ARCHITECTURES "gfx942;gfx950" CACHE STRING "AMD cards that the HIP kernels are built for")
 
-set(tendon_hip_language -x hip -std=c++20 -nogpuinc -nogpulib -nohipwrapperinc --no-offload-new-driver
-    -mcode-object-version=5)  # 5: the newest that both ROCm 6 and 7 load
+# Which options have a use depends on the ROCm that clang finds; code objects of version 5 are the newest that both ROCm 6
+# and 7 load.
+set(tendon_hip_options -std=c++20 -nogpuinc -nogpulib -nohipwrapperinc -Wno-unused-command-line-argument
+    --no-offload-new-driver -mcode-object-version=5)
+set(tendon_hip_warnings -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion)
+set(tendon_hip_language -x hip ${tendon_hip_options})
 foreach(architecture ${TENDON_HIP_ARCHITECTURES})
   list(APPEND tendon_hip_language --offload-arch=${architecture})
 endforeach()
 
+option(TENDON_HIP_LANGUAGE "Compile the HIP kernels by CMake's HIP language (needs a ROCm root)" OFF)
+if(TENDON_HIP_LANGUAGE AND TENDON_CUDA)
+  message(FATAL_ERROR "TENDON_HIP_LANGUAGE and TENDON_CUDA would both compile the same sources: leave one of them out")
+endif()
+if(TENDON_HIP_LANGUAGE)
+  set(CMAKE_HIP_ARCHITECTURES ${TENDON_HIP_ARCHITECTURES})
+  enable_language(HIP)
+endif()
+
 function(tendon_find_hip reason)
+  if(TENDON_HIP_LANGUAGE)
+    set(TENDON_HIP_COMPILER ${CMAKE_HIP_COMPILER} CACHE FILEPATH "clang that compiles AMD kernels")
+  endif()
   find_program(TENDON_HIP_COMPILER NAMES clang++-22 amdclang++ HINTS /opt/rocm/bin DOC "clang that compiles AMD kernels")
   set(why "")
   if(NOT TENDON_HIP_COMPILER)
@@ -35,6 +53,16 @@ function(tendon_hip_objects name)
   file(MAKE_DIRECTORY ${folder})
   set(includes $<TARGET_PROPERTY:tendon_ops,INTERFACE_INCLUDE_DIRECTORIES>
       $<TARGET_PROPERTY:tendon_base,INTERFACE_INCLUDE_DIRECTORIES> ${PROJECT_BINARY_DIR}/include_roots/backend)
+  if(TENDON_HIP_LANGUAGE)
+    set_source_files_properties(${ARG_SOURCES} PROPERTIES LANGUAGE HIP)
+    add_library(${name} OBJECT ${ARG_SOURCES})
+    set_target_properties(${name} PROPERTIES HIP_ARCHITECTURES "${TENDON_HIP_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON)
+    target_compile_options(${name} PRIVATE ${tendon_hip_options} -O3 -DNDEBUG ${tendon_hip_warnings}
+                                           $<$<BOOL:${TENDON_WERROR}>:-Werror>)
+    target_include_directories(${name} PRIVATE ${includes})
+    set(${name}_OBJECTS $<TARGET_OBJECTS:${name}> PARENT_SCOPE)
+    return()
+  endif()
   set(objects "")
   foreach(source ${ARG_SOURCES})
     get_filename_component(stem ${source} NAME_WE)
@@ -42,8 +70,8 @@ function(tendon_hip_objects name)
     set(object ${folder}/${stem}.o)
     add_custom_command(
       OUTPUT ${object}
-      COMMAND ${TENDON_HIP_COMPILER} ${tendon_hip_language} -O3 -DNDEBUG -fPIC -Wall -Wextra -Wpedantic -Wshadow -Wconversion
-              -Wno-sign-conversion "$<$<BOOL:${TENDON_WERROR}>:-Werror>" "-I$<JOIN:${includes},;-I>" -MD -MF ${object}.d
+      COMMAND ${TENDON_HIP_COMPILER} ${tendon_hip_language} -O3 -DNDEBUG -fPIC ${tendon_hip_warnings}
+              "$<$<BOOL:${TENDON_WERROR}>:-Werror>" "-I$<JOIN:${includes},;-I>" -MD -MF ${object}.d
               -MT ${object} -c ${source} -o ${object}
       DEPENDS ${source} DEPFILE ${object}.d COMMENT "Building HIP object ${stem}.o" COMMAND_EXPAND_LISTS VERBATIM)
     list(APPEND objects ${object})

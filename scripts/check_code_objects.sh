@@ -3,7 +3,7 @@
 #
 #   scripts/check_code_objects.sh BUDGETS ARCHITECTURES OBJECT...
 #
-# BUDGETS: src/backend/hip/budgets.txt; ARCHITECTURES: "gfx942;gfx950"; OBJECT: what tendon_hip_library() builds.
+# BUDGETS: src/backend/hip/budgets.txt; ARCHITECTURES: "gfx942;gfx950" or with spaces; OBJECT: what tendon_hip_library() builds.
 # Prints a line for every kernel that uses more than it may, or lacks an instruction; exit code 1 when there is one.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -37,9 +37,13 @@ for object in "$@"; do
     numbers "$work/code" >"$work/numbers"
     [[ -s $work/numbers ]] || die "check_code_objects.sh: $object has no kernels for $architecture"
     llvm-objdump-22 -d --no-show-raw-insn --no-leading-addr "$work/code" >"$work/text"
-    mfma=v_mfma_f32_16x16x16_bf16
-    mfma32=v_mfma_f32_32x32x8_bf16
-    [[ $architecture != gfx950 ]] || mfma=v_mfma_f32_16x16x32_bf16 mfma32=v_mfma_f32_32x32x16_bf16
+    units='@bf16 v_mfma_f32_16x16x16_bf16 @bf16x32 v_mfma_f32_32x32x8_bf16
+           @e4m3 v_mfma_f32_16x16x32_fp8_fp8 @e4m3x32 v_mfma_f32_32x32x16_fp8_fp8
+           @i8 v_mfma_i32_16x16x32_i8 @i8x32 v_mfma_i32_32x32x16_i8'
+    [[ $architecture != gfx950 ]] ||
+      units='@bf16 v_mfma_f32_16x16x32_bf16 @bf16x32 v_mfma_f32_32x32x16_bf16
+             @e4m3 v_mfma_f32_16x16x128_f8f6f4 @e4m3x32 v_mfma_f32_32x32x64_f8f6f4
+             @i8 v_mfma_i32_16x16x64_i8 @i8x32 v_mfma_i32_32x32x32_i8'
     while read -r report; do
       case $report in
         kernels*) kernels=$((kernels + ${report#kernels })) ;;
@@ -49,14 +53,16 @@ for object in "$@"; do
           ;;
       esac
     done < <(paste -d' ' "$work/numbers" <(awk '{ print $7 }' "$work/numbers" | llvm-cxxfilt-22) |
-      awk -v mfma="$mfma" -v mfma32="$mfma32" -v budgets="$budgets" -v text="$work/text" '
+      awk -v units="${units//$'\n'/ }" -v budgets="$budgets" -v text="$work/text" '
         BEGIN {
+          count = split(units, unit, / +/)
+          for (i = 1; i < count; i += 2) named[unit[i]] = unit[i + 1]
           while ((getline line < budgets) > 0) {
             if (line ~ /^ *(#|$)/) continue
             rules += 1
             count = split(line, field, / +/)
             pattern[rules] = field[1]; most[rules] = field[2]; most_scalar[rules] = field[3]; most_shared[rules] = field[4]
-            for (i = 5; i <= count; ++i) needs[rules, ++need_count[rules]] = field[i] == "@mfma" ? mfma : field[i] == "@mfma32" ? mfma32 : field[i]
+            for (i = 5; i <= count; ++i) needs[rules, ++need_count[rules]] = field[i] in named ? named[field[i]] : field[i]
           }
           while ((getline line < text) > 0) {
             if (line ~ /^<.*>:$/) { symbol = substr(line, 2, length(line) - 3); continue }

@@ -75,7 +75,8 @@ constexpr Bf16 to_bf16(float value) {
 
 constexpr float round_to_bf16(float value) { return to_float(to_bf16(value)); }
 
-// OCP FP8 E4M3: sign, four bits of exponent with bias 7, three of mantissa; no infinities, NaN is 0x7f and 0xff.
+// OCP FP8 E4M3: sign, four bits of exponent with bias 7, three of mantissa; no infinities, NaN is 0x7f and 0xff. The
+// bits of a finite number other than -0 mean half of it in the FNUZ form of E4M3 that some cards have.
 struct E4m3 {
   uint8_t bits = 0;
 };
@@ -90,7 +91,7 @@ constexpr float to_float(E4m3 value) {
   return sign == 0 ? subnormal : -subnormal;
 }
 
-// To nearest even; what is larger than 448 becomes 448.
+// To nearest even; what is larger than 448 becomes 448. Zero has the code 0 alone: -0 would be NaN as FNUZ.
 constexpr E4m3 to_e4m3(float value) {
   const uint32_t bits = std::bit_cast<uint32_t>(value);
   const auto sign = static_cast<uint8_t>((bits >> 24) & 0x80U);
@@ -98,7 +99,8 @@ constexpr E4m3 to_e4m3(float value) {
   if (magnitude > 0x7f800000U) return {static_cast<uint8_t>(sign | 0x7fU)};
   const float size = std::bit_cast<float>(magnitude);
   if (size < 0x1p-6F) {  // steps of 2⁻⁹: the sum has that step at its end, and rounds
-    return {static_cast<uint8_t>(sign | (std::bit_cast<uint32_t>(size + 0x1p14F) - std::bit_cast<uint32_t>(0x1p14F)))};
+    const uint32_t code = std::bit_cast<uint32_t>(size + 0x1p14F) - std::bit_cast<uint32_t>(0x1p14F);
+    return {static_cast<uint8_t>(code == 0 ? 0 : sign | code)};
   }
   const uint32_t rounded = magnitude + 0x7ffffU + ((magnitude >> 20) & 1U);
   const uint32_t code = (rounded >> 20) - (120U << 3);

@@ -88,5 +88,28 @@ TEST(HipTiles, FitTheCardsSharedMemory) {
   EXPECT_THAT(info("gfx=942"), Not(HasSubstr("256x256x64x2m32")));
 }
 
+// Products of codes run on the matrix units of both cards, by default and when a table says so; the tuner measures
+// them.
+TEST(HipTiles, MultiplyCodes) {
+  const TempDir temp;
+  const std::string table = temp.path() / "card.csv";
+  for (const auto& [precision, type] : {std::pair("fp8", "e4m3"), std::pair("int8", "i8")}) {
+    for (const char* card : {"gfx=942", "gfx=950"}) {
+      const Variable fake("TENDON_FAKE_HIP", card);
+      const Args model = {"--backend", "hip", "--checkpoint", "synthetic:pi0-tiny", "--precision", precision};
+      const auto run = [&](Args args, const Args& more) {
+        args.insert(args.end(), model.begin(), model.end());
+        args.insert(args.end(), more.begin(), more.end());
+        return tendon(args);
+      };
+      EXPECT_THAT(run({"info"}, {"--gemm-table", "none"}).out, HasSubstr("x64x128x2/")) << precision << card;
+      write_text(table, fmt::format("m,n,k,x,w,out,epilogue,kernel,us,date,commit\n"
+                                    "24,64,128,{0},{0},bf16,residual,own:128x128x128x1m32/1,1.0,2026-01-31,abc\n",
+                                    type));
+      EXPECT_THAT(run({"info"}, {"--gemm-table", table}).out, HasSubstr("own:128x128x128x1m32/1")) << precision << card;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace tendon::test

@@ -4,7 +4,7 @@ set -euo pipefail
 check=$1 architectures=$2
 shift 2
 objects=()
-for object in "$@"; do [[ $object == */norms.o ]] && objects+=("$object"); done
+for object in "$@"; do [[ $object == */norms*.o ]] && objects+=("$object"); done
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -17,7 +17,8 @@ finds() {  # WORDS BUDGET-LINES
 }
 finds 'vector registers, 8 allowed' '. 8 0 64 s_endpgm'
 finds 'bytes of shared memory, 8 allowed' '. 256 0 8 s_endpgm'
-finds 'no v_mfma_f32_16x16' '. 256 0 64 @mfma'
+finds 'no v_mfma_f32_16x16' '. 256 0 64 @bf16'
+finds 'no v_mfma_i32_32x32' '. 256 0 64 @i8x32'
 finds 'no budget for' 'tile_gemm 256 0 64 s_endpgm'
 printf '. 256 0 64 s_endpgm\n' >"$work/budgets"
 "$check" "$work/budgets" "$architectures" "${objects[@]}"

@@ -27,7 +27,8 @@ void add_scaled(List& list, DType codes) {
     }
   }
   const ProductShape products[] = {{"ragged", 33, 131, 75, 3}, {"depth", 70, 72, 200, 0}, {"tiles", 66, 136, 128, 0},
-                                   {"one_row", 1, 40, 64, 0},  {"split", 6, 24, 3000, 0}, {"none", 0, 24, 64, 0}};
+                                   {"blocks", 70, 72, 208, 0}, {"one_row", 1, 40, 64, 0}, {"split", 6, 24, 3000, 0},
+                                   {"none", 0, 24, 64, 0}};
   for (const ProductShape& s : products) {
     for (const DType dtype : {kF32, kBf16}) {
       const std::string name = fmt::format("{}_{}.{}", type, s.name, type_word(dtype));

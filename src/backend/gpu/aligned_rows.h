@@ -13,7 +13,11 @@ inline bool is_aligned(const void* data) { return reinterpret_cast<uintptr_t>(da
 inline bool aligned_rows(const Tensor& t) {
   return t.dtype == DType::kBf16 && t.row_stride % 8 == 0 && is_aligned(t.data);
 }
-// The same, and columns in whole octets.
+// Rows of codes that begin at multiples of 16 bytes: sixteen columns are one access.
+inline bool aligned_code_rows(const Tensor& t) {
+  return is_scaled(t.dtype) && t.row_stride % 16 == 0 && is_aligned(t.data);
+}
+// The same as aligned_rows(), and columns in whole octets.
 inline bool rows_of_octets(const Tensor& t) { return aligned_rows(t) && t.cols() % 8 == 0; }
 
 }  // namespace tendon::gpu

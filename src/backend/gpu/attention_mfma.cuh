@@ -128,7 +128,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
 #pragma unroll
       for (int n = 0; n < 2; ++n) {
         const Octet keys = load_octet(k_tile + (n * 16 + lane() % 16) * L::kPitch + d * 32 + group * 8);
-        mfma_bf16(logits[n], keys, q[d]);
+        mfma(logits[n], keys, q[d]);
       }
     }
     float tile_max = -INFINITY;
@@ -165,7 +165,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads) attention_kernel(Args a) {
 #pragma unroll
       for (int i = 0; i < 4; ++i) sums[d][i] *= rescale;
       const int at = d * 16 + lane() % 16;
-      mfma_bf16(sums[d], load_octet(v_tile + at * kKeys + v_chunk(at, group) * 8), probabilities);
+      mfma(sums[d], load_octet(v_tile + at * kKeys + v_chunk(at, group) * 8), probabilities);
     }
   }
   denominator += shuffle_xor(denominator, 16);

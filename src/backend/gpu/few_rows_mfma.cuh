@@ -139,7 +139,7 @@ TENDON_KERNEL void __launch_bounds__(FewRowsShape<Job>::kThreads) few_rows_kerne
       for (int block = 0; block < kBlocks; ++block) {
         if (block > 0 && block % kRowBlocks == 0) load_rows(first_row, block);
 #pragma unroll
-        for (int unit = 0; unit < kUnits; ++unit) mfma_bf16(acc[unit], w[unit][block], x[block % kRowBlocks]);
+        for (int unit = 0; unit < kUnits; ++unit) mfma(acc[unit], w[unit][block], x[block % kRowBlocks]);
       }
     } else {
       const Bf16* const from = row_of(first_row);
@@ -158,7 +158,7 @@ TENDON_KERNEL void __launch_bounds__(FewRowsShape<Job>::kThreads) few_rows_kerne
         Octet part = valid ? load_fresh(from + at) : Octet{};
         if constexpr (kNormed) norm.apply(part, scale, at);
 #pragma unroll
-        for (int unit = 0; unit < kUnits; ++unit) mfma_bf16(acc[unit], valid ? weight(unit, at) : Octet{}, part);
+        for (int unit = 0; unit < kUnits; ++unit) mfma(acc[unit], valid ? weight(unit, at) : Octet{}, part);
       }
     }
     if (Job::kTiles > 1 || quarter < 2) {

@@ -38,25 +38,60 @@ TENDON_KERNEL void join_parts_kernel(GemmSink sink, int splits) {
   }
 }
 
+int64_t depth_steps(const Product& p, const Tile& tile) { return ceil_div(p.x.cols(), tile.depth); }
+int64_t steps_per_part(const Product& p, const Cut& cut) {
+  return ceil_div(depth_steps(p, tiles()[static_cast<size_t>(cut.tile)]), cut.splits);
+}
+
+template <class X, class W>
+ProductArgs<X, W> args_of(const Product& p, const Cut& cut, const GemmSink& sink) {
+  return {.x = p.x.as<X>(),
+          .w = p.w.as<W>(),
+          .up = p.up.as<W>(),
+          .x_scales = p.x.scales,
+          .w_scales = p.w.scales,
+          .up_scales = p.up.scales,
+          .x_stride = p.x.row_stride,
+          .w_stride = p.w.row_stride,
+          .sink = sink,
+          .depth = static_cast<int>(p.x.cols()),
+          .steps_per_part = static_cast<int>(steps_per_part(p, cut))};
+}
+
 struct Instance {
   Tile tile;
-  void (*launch)(const TileArgs& args, dim3 grid, Stream stream);
+  void (*launch)(const Product& p, const Cut& cut, const GemmSink& sink, dim3 grid, Stream stream);
 };
 
+// kUnit: nothing, or the rows of the matrix unit.
 struct MakeInstance {
-  // kUnit: nothing, or the rows of the matrix unit.
   template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages, int... kUnit>
   static constexpr Instance tile(float efficiency, int blocks_per_sm) {
-    constexpr int kBytes = tile_shared_bytes<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>();
-    return {{kRows, kCols, kDepth, kStages, efficiency, blocks_per_sm, kBytes, (0 + ... + kUnit)},
-            [](const TileArgs& args, dim3 grid, Stream stream) {
-              launch<tile_gemm_kernel<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>>(
-                  {.grid = grid,
-                   .block = kRowWaves * kColWaves * kWarpSize,
-                   .shared_bytes = tile_shared_bytes<kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>(),
-                   .stream = stream},
-                  args);
+    constexpr int kBytes = tile_shared_bytes<Bf16, kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>();
+    return {{kRows, kCols, kDepth, kStages, efficiency, blocks_per_sm, kBytes, (0 + ... + kUnit), false},
+            run<Bf16, kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>};
+  }
+  template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages, int... kUnit>
+  static constexpr Instance code_tile(float efficiency, int blocks_per_sm) {
+    constexpr int kBytes = tile_shared_bytes<int8_t, kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>();
+    return {{kRows, kCols, kDepth, kStages, efficiency, blocks_per_sm, kBytes, (0 + ... + kUnit), true},
+            [](const Product& p, const Cut& cut, const GemmSink& sink, dim3 grid, Stream stream) {
+              const auto run_codes = p.w.dtype == DType::kE4m3
+                                         ? run<E4m3, kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>
+                                         : run<int8_t, kRows, kCols, kDepth, kRowWaves, kColWaves, kStages, kUnit...>;
+              run_codes(p, cut, sink, grid, stream);
             }};
+  }
+
+ private:
+  template <class T, int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int... kRest>
+  static void run(const Product& p, const Cut& cut, const GemmSink& sink, dim3 grid, Stream stream) {
+    launch<tile_gemm_kernel<T, kRows, kCols, kDepth, kRowWaves, kColWaves, kRest...>>(
+        {.grid = grid,
+         .block = kRowWaves * kColWaves * kWarpSize,
+         .shared_bytes = tile_shared_bytes<T, kRows, kCols, kDepth, kRowWaves, kColWaves, kRest...>(),
+         .stream = stream},
+        args_of<T, T>(p, cut, sink));
   }
 };
 
@@ -71,12 +106,13 @@ struct TileList {
   }
 };
 
-bool tensor_core_operand(const Tensor& t) {  // within a tile, offsets have 32 bits
-  return aligned_rows(t) && t.row_stride < (1 << 23);
-}
-bool takes_tensor_cores(const Product& p) {
-  return tensor_core_operand(p.x) && tensor_core_operand(p.w) && (!p.up.defined() || tensor_core_operand(p.up)) &&
-         p.x.cols() % 8 == 0;
+// On tensor cores; within such a tile, offsets have 32 bits.
+bool takes(const Tile& tile, const Product& p) {
+  const auto takes_rows = [&](const Tensor& t) {
+    return t.dtype == p.w.dtype && (tile.codes ? aligned_code_rows(t) : aligned_rows(t)) && t.row_stride < (1 << 23);
+  };
+  return takes_rows(p.x) && takes_rows(p.w) && (!p.up.defined() || takes_rows(p.up)) &&
+         p.x.cols() % (tile.codes ? 16 : 8) == 0;
 }
 
 bool vector_operand(const Tensor& t) {
@@ -85,10 +121,6 @@ bool vector_operand(const Tensor& t) {
 }
 
 int64_t parts_pitch(const Product& p) { return ceil_div(p.out.cols(), 8) * 8 * (p.up.defined() ? 2 : 1); }
-int64_t depth_steps(const Product& p, const Tile& tile) { return ceil_div(p.x.cols(), tile.depth); }
-int64_t steps_per_part(const Product& p, const Cut& cut) {
-  return ceil_div(depth_steps(p, tiles()[static_cast<size_t>(cut.tile)]), cut.splits);
-}
 int64_t row_tiles(const Product& p, const Tile& tile) { return ceil_div(p.out.rows(), tile.rows); }
 int64_t col_tiles(const Product& p, const Tile& tile) {
   return ceil_div(p.out.cols(), p.up.defined() ? tile.cols / 2 : tile.cols);
@@ -118,20 +150,10 @@ GemmSink sink_of(const Product& p, const Cut& cut, void* workspace) {
 template <class X, class W>
 void launch_plain(const Product& p, const Cut& cut, const GemmSink& sink, Stream stream) {
   const Tile& tile = tiles()[static_cast<size_t>(cut.tile)];
-  const PlainArgs<X, W> args{.x = p.x.as<X>(),
-                             .w = p.w.as<W>(),
-                             .up = p.up.as<W>(),
-                             .x_scales = p.x.scales,
-                             .w_scales = p.w.scales,
-                             .up_scales = p.up.scales,
-                             .x_stride = p.x.row_stride,
-                             .w_stride = p.w.row_stride,
-                             .sink = sink,
-                             .depth = static_cast<int>(p.x.cols()),
-                             .steps_per_part = static_cast<int>(steps_per_part(p, cut))};
   const dim3 grid(static_cast<unsigned>(row_tiles(p, tile)), static_cast<unsigned>(col_tiles(p, tile)),
                   static_cast<unsigned>(cut.splits));
-  launch<plain_gemm_kernel<X, W>>({.grid = grid, .block = kPlainThreads, .stream = stream}, args);
+  launch<plain_gemm_kernel<X, W>>({.grid = grid, .block = kPlainThreads, .stream = stream},
+                                  args_of<X, W>(p, cut, sink));
 }
 
 }  // namespace
@@ -155,10 +177,11 @@ size_t cut_workspace_bytes(const Product& p, const Cut& cut) {
 
 bool cut_fits(const Product& p, const Cut& cut, const CutRoom& room) {
   if (cut.tile < 0 || cut.tile > kInstanceCount || cut.splits < 1) return false;
-  if (cut.tile != plain_tile() && !takes_tensor_cores(p)) return false;
-  if (static_cast<size_t>(tiles()[static_cast<size_t>(cut.tile)].shared_bytes) > room.shared_bytes) return false;
+  const Tile& tile = tiles()[static_cast<size_t>(cut.tile)];
+  if (cut.tile != plain_tile() && !takes(tile, p)) return false;
+  if (static_cast<size_t>(tile.shared_bytes) > room.shared_bytes) return false;
   if (p.up.defined() && (p.up.row_stride != p.w.row_stride || p.up.dtype != p.w.dtype)) return false;
-  const int64_t steps = depth_steps(p, tiles()[static_cast<size_t>(cut.tile)]);
+  const int64_t steps = depth_steps(p, tile);
   if (cut.splits > 1 && p.out.rows() > 65535) return false;  // a row of the grid joins a row
   return (cut.splits - 1) * steps_per_part(p, cut) < std::max<int64_t>(steps, 1) &&
          cut_workspace_bytes(p, cut) <= room.workspace_bytes;
@@ -194,27 +217,19 @@ Cut default_cut(const Product& p, int multiprocessors, const CutRoom& room) {
 void launch_product(const Product& p, const Cut& cut, void* workspace, Stream stream) {
   if (p.out.elements() == 0) return;
   const GemmSink sink = sink_of(p, cut, workspace);
-  if (p.w.dtype == DType::kE4m3) {
+  if (cut.tile != plain_tile()) {
+    const Instance& instance = kInstances[static_cast<size_t>(cut.tile)];
+    const dim3 grid(static_cast<unsigned>(row_tiles(p, instance.tile) * col_tiles(p, instance.tile)),
+                    static_cast<unsigned>(cut.splits));
+    instance.launch(p, cut, sink, grid, stream);
+  } else if (p.w.dtype == DType::kE4m3) {
     launch_plain<E4m3, E4m3>(p, cut, sink, stream);
   } else if (p.w.dtype == DType::kI8) {
     launch_plain<int8_t, int8_t>(p, cut, sink, stream);
-  } else if (cut.tile == plain_tile()) {
+  } else {
     with_float_type(p.x.dtype, [&]<class X>(X) {
       with_float_type(p.w.dtype, [&]<class W>(W) { launch_plain<X, W>(p, cut, sink, stream); });
     });
-  } else {
-    const Instance& instance = kInstances[static_cast<size_t>(cut.tile)];
-    const TileArgs args{.x = p.x.as<Bf16>(),
-                        .w = p.w.as<Bf16>(),
-                        .up = p.up.as<Bf16>(),
-                        .x_stride = p.x.row_stride,
-                        .w_stride = p.w.row_stride,
-                        .sink = sink,
-                        .depth = static_cast<int>(p.x.cols()),
-                        .steps_per_part = static_cast<int>(steps_per_part(p, cut))};
-    const dim3 grid(static_cast<unsigned>(row_tiles(p, instance.tile) * col_tiles(p, instance.tile)),
-                    static_cast<unsigned>(cut.splits));
-    instance.launch(args, grid, stream);
   }
   if (cut.splits > 1) {
     constexpr int kThreads = 128;

@@ -35,6 +35,7 @@ struct Tile {
   int blocks_per_sm;
   int shared_bytes = 0;      // that a launch asks for
   int unit = 0;              // rows of the matrix unit, where a tile has a choice and takes the larger one
+  bool codes = false;        // multiplies e4m3 or i8 codes, on tensor cores; other such tiles bf16
   std::string name() const;  // "128x256x64x3", "128x128x64x1m32"
 };
 

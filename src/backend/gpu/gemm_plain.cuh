@@ -5,27 +5,16 @@
 // while the next ones are on their way into registers. Bytes moved: tiles along N times x, tiles along M times w, out.
 #pragma once
 
-#include "backend/gpu/gemm_epilogue.cuh"
+#include "backend/gpu/gemm_blocks.cuh"
 
 namespace tendon::gpu {
-
-template <class X, class W>
-struct PlainArgs {
-  const X* x;
-  const W *w, *up;
-  const float *x_scales, *w_scales, *up_scales;  // of rows, of codes alone
-  int64_t x_stride, w_stride;
-  GemmSink sink;
-  int depth;           // K
-  int steps_per_part;  // steps of kPlainDepth that one block walks
-};
 
 constexpr int kPlainTile = 64;
 constexpr int kPlainDepth = 16;
 constexpr int kPlainThreads = 256;
 
 template <class X, class W>
-TENDON_KERNEL void __launch_bounds__(kPlainThreads) plain_gemm_kernel(PlainArgs<X, W> a) {
+TENDON_KERNEL void __launch_bounds__(kPlainThreads) plain_gemm_kernel(ProductArgs<X, W> a) {
   constexpr int kPitch = kPlainTile + 4;      // of the transposed tiles: 16-byte rows, few bank conflicts
   constexpr int kSumsPitch = kPlainTile + 8;  // of the sums
   constexpr int kLoads = kPlainTile * kPlainDepth / kPlainThreads;
@@ -87,18 +76,13 @@ TENDON_KERNEL void __launch_bounds__(kPlainThreads) plain_gemm_kernel(PlainArgs<
       }
     }
   }
+  const int first_sum = static_cast<int>(blockIdx.y) * kPlainTile;
   if constexpr (sizeof(X) == 1) {
 #pragma unroll
     for (int c = 0; c < 4; ++c) {
-      const int i = col + c;
-      const bool is_up = a.sink.gate_up && i / 8 % 2 == 1;
-      const int w_row = first_col + (a.sink.gate_up ? i / 16 * 8 + i % 8 : i);
-      const float w_scale = w_row < e.cols ? (is_up ? a.up_scales : a.w_scales)[w_row] : 0.0F;
+      const float w_scale = scale_of_column(a, first_sum + col + c);
 #pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        const int x_row = first_row + row + r;
-        sums[r][c] *= (x_row < e.rows ? a.x_scales[x_row] : 0.0F) * w_scale;
-      }
+      for (int r = 0; r < 4; ++r) sums[r][c] *= scale_of_row(a, first_row + row + r) * w_scale;
     }
   }
 #pragma unroll
@@ -108,7 +92,7 @@ TENDON_KERNEL void __launch_bounds__(kPlainThreads) plain_gemm_kernel(PlainArgs<
   }
   block_sync();
   drain<kPlainTile, kPlainTile, kSumsPitch, kPlainThreads>(a.sink, sums_tile, thread, static_cast<int>(blockIdx.z),
-                                                           first_row, static_cast<int>(blockIdx.y) * kPlainTile);
+                                                           first_row, first_sum);
 }
 
 }  // namespace tendon::gpu

@@ -8,6 +8,7 @@
 #pragma once
 
 #include <array>
+#include <type_traits>
 
 #include "backend/gpu/device/mma.cuh"
 #include "backend/gpu/gemm_blocks.cuh"
@@ -18,8 +19,9 @@ struct alignas(8) Pair {
   float first, second;
 };
 
-template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
-TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_kernel(TileArgs a) {
+template <class T, int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
+TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_kernel(ProductArgs<T> a) {
+  static_assert(std::is_same_v<T, Bf16>);
   constexpr int kThreads = kRowWaves * kColWaves * kWarpSize;
   constexpr int kChunks = kDepth / 8;
   constexpr int kRowStep = kThreads / kChunks;  // rows that the block copies at once
@@ -70,7 +72,7 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
                                     : first_col + w_row + (i - kXCopies) * w_row_step < e.cols;
     valid_rows |= valid ? 1U << i : 0U;
   }
-  Bf16* const copy_to = slots + copy_row * kDepth + permuted<kDepth>(copy_row, copy_chunk) * 8;
+  Bf16* const copy_to = slots + copy_row * kDepth + permuted<kChunks>(copy_row, copy_chunk) * 8;
   // The i-th copy of a step into a slot; outside the matrices zeros are stored and nothing is read.
   const auto copy = [&](int i, Bf16* slot, uint32_t valid) {
     const Bf16* const from =
@@ -92,11 +94,11 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
   uint32_t x_frag[2][kM][4];
   uint32_t w_frag[2][4];
   const auto load_x = [&](uint32_t(&to)[4], int slot, int step, int m) {
-    load_matrices(to, x_at + slot * kSlot + m * 16 * kDepth + permuted<kDepth>(x_row, step * 2 + lane() / 16) * 8);
+    load_matrices(to, x_at + slot * kSlot + m * 16 * kDepth + permuted<kChunks>(x_row, step * 2 + lane() / 16) * 8);
   };
   const auto load_w = [&](uint32_t(&to)[4], int slot, int step, int pair) {
     load_matrices(
-        to, w_at + slot * kSlot + pair * 16 * kDepth + permuted<kDepth>(w_frag_row, step * 2 + lane() / 8 % 2) * 8);
+        to, w_at + slot * kSlot + pair * 16 * kDepth + permuted<kChunks>(w_frag_row, step * 2 + lane() / 8 % 2) * 8);
   };
 
 #pragma unroll
@@ -175,9 +177,9 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
                                                  first_row + wave_row, first_sum + wave_col);
 }
 
-template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
+template <class T, int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages>
 constexpr int tile_shared_bytes() {
-  constexpr int kPipeline = kStages * (kRows + kCols) * kDepth * static_cast<int>(sizeof(Bf16));
+  constexpr int kPipeline = kStages * (kRows + kCols) * kDepth * static_cast<int>(sizeof(T));
   constexpr int kStaging = kRows * kColWaves * (kCols / kColWaves + 8) * static_cast<int>(sizeof(float));
   return kPipeline > kStaging ? kPipeline : kStaging;
 }

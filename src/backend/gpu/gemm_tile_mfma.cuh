@@ -1,5 +1,6 @@
-// A block's tile of a bf16 product, by the matrix units of waves of 64 lanes. The formula stands at Product in gemm.h.
-//   x (M, K), w, up (N, K) bf16, rows 16-byte aligned, K a multiple of eight; sums f32.
+// A block's tile of a product, by the matrix units of waves of 64 lanes. The formula stands at Product in gemm.h.
+//   x (M, K), w, up (N, K) T: bf16, or e4m3 or i8 codes; rows 16-byte aligned, K a multiple of 16 bytes. Sums f32, of
+//   i8 i32 (K below 2¹⁷). Sums of codes meet the scales of their row and column on their way out.
 // While a step of kDepth columns is multiplied out of shared memory, the next one is on its way into registers; with
 // two stages it goes into the other half of shared memory, with one into the same place behind a second barrier. Rows
 // are permuted as in gemm_blocks.cuh. Rows of w are the left operand: a lane then holds four neighbouring output
@@ -9,32 +10,38 @@
 #pragma once
 
 #include <array>
+#include <type_traits>
 
 #include "backend/gpu/device/mfma.cuh"
 #include "backend/gpu/gemm_blocks.cuh"
 
 namespace tendon::gpu {
 
-template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages, int kUnit = 16>
-TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_kernel(TileArgs a) {
+template <class T, int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages, int kUnit = 16>
+TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_kernel(ProductArgs<T> a) {
+  constexpr bool kCodes = sizeof(T) == 1;
+  using Operand = std::conditional_t<kCodes, Codes, Octet>;  // what a lane gives the unit for one product
+  using Sum = std::conditional_t<std::is_same_v<T, int8_t>, int, float>;
   constexpr int kThreads = kRowWaves * kColWaves * kWarpSize;
-  constexpr int kChunks = kDepth / 8;
+  constexpr int kValues = 16 / static_cast<int>(sizeof(T));  // of a chunk
+  constexpr int kChunks = kDepth / kValues;
   constexpr int kRowStep = kThreads / kChunks;  // rows that the block copies at once
   constexpr int kXCopies = kRows / kRowStep;
   constexpr int kCopies = (kRows + kCols) / kRowStep;
-  constexpr int kUnitChunks = kWarpSize / kUnit;  // octets of the depth that one product of the unit takes
-  constexpr int kSteps = kChunks / kUnitChunks;
+  constexpr int kUnitChunks = kWarpSize / kUnit;  // along the depth, a lane's share of one product each
+  constexpr int kShares = static_cast<int>(sizeof(Operand) / sizeof(Octet));
+  constexpr int kSteps = kChunks / (kUnitChunks * kShares);
   constexpr int kWaveRows = kRows / kRowWaves;
   constexpr int kWaveCols = kCols / kColWaves;
   constexpr int kM = kWaveRows / kUnit;
   constexpr int kN = kWaveCols / kUnit;
   constexpr int kSums = kUnit * kUnit / kWarpSize;  // of a lane
   constexpr int kSlot = (kRows + kCols) * kDepth;
-  static_assert(kDepth == 32 || kDepth == 64);
+  static_assert(kChunks % (kUnitChunks * kShares) == 0 && (kChunks == 4 || kChunks == 8));
   static_assert((kUnit == 16 || kUnit == 32) && kWaveRows % kUnit == 0 && kWaveCols % kUnit == 0);
   static_assert(kRows % kRowStep == 0 && kCols % kRowStep == 0 && kRowStep % 16 == 0 && kStages <= 2);
   TENDON_DYNAMIC_SHARED(memory);
-  Bf16* const slots = reinterpret_cast<Bf16*>(memory);  // kStages × (kRows + kCols, kDepth)
+  T* const slots = reinterpret_cast<T*>(memory);  // kStages × (kRows + kCols, kDepth)
 
   const GemmEpilogue& e = a.sink.epilogue;
   const int tile_cols = a.sink.gate_up ? kCols / 2 : kCols;  // output columns
@@ -52,13 +59,13 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
   const int copy_chunk = static_cast<int>(threadIdx.x) % kChunks;
   const int w_row = a.sink.gate_up ? copy_row / 16 * 8 + copy_row % 8 : copy_row;
   const int w_row_step = a.sink.gate_up ? kRowStep / 2 : kRowStep;
-  const Bf16* const x_from = a.x + (first_row + copy_row) * a.x_stride + copy_chunk * 8;
-  const Bf16* const w_from =
-      (a.sink.gate_up && copy_row / 8 % 2 == 1 ? a.up : a.w) + (first_col + w_row) * a.w_stride + copy_chunk * 8;
+  const T* const x_from = a.x + (first_row + copy_row) * a.x_stride + copy_chunk * kValues;
+  const T* const w_from =
+      (a.sink.gate_up && copy_row / 8 % 2 == 1 ? a.up : a.w) + (first_col + w_row) * a.w_stride + copy_chunk * kValues;
   Octet next[kCopies];
   const auto load = [&](int step) {  // outside the matrices zeros
     const int k = step * kDepth;
-    const bool in_depth = k + copy_chunk * 8 < a.depth;
+    const bool in_depth = k + copy_chunk * kValues < a.depth;
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) {
       if (i < kXCopies) {
@@ -71,7 +78,7 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
       }
     }
   };
-  Bf16* const copy_to = slots + copy_row * kDepth + permuted<kDepth>(copy_row, copy_chunk) * 8;
+  T* const copy_to = slots + copy_row * kDepth + permuted<kChunks>(copy_row, copy_chunk) * kValues;
   const auto store = [&](int slot) {
 #pragma unroll
     for (int i = 0; i < kCopies; ++i) store_octet(copy_to + slot * kSlot + i * kRowStep * kDepth, next[i]);
@@ -81,10 +88,21 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
   const int wave_col = wave() % kColWaves * kWaveCols;
   const int x_row = wave_row + lane() % kUnit;
   const int w_frag_row = wave_col + lane() % kUnit;
-  const Bf16* const x_at = slots + x_row * kDepth;
-  const Bf16* const w_at = slots + (kRows + w_frag_row) * kDepth;
+  const T* const x_at = slots + x_row * kDepth;
+  const T* const w_at = slots + (kRows + w_frag_row) * kDepth;
+  const auto operand = [&](const T* at, int row, int step) {
+    const auto share = [&](int i) {
+      const int chunk = (step * kShares + i) * kUnitChunks + lane() / kUnit;
+      return load_octet(at + permuted<kChunks>(row, chunk) * kValues);
+    };
+    if constexpr (kCodes) {
+      return Codes{{share(0), share(1)}};
+    } else {
+      return share(0);
+    }
+  };
 
-  float sums[kM][kN][kSums] = {};
+  Sum sums[kM][kN][kSums] = {};
   load(first_step);
   store(0);
   block_sync();
@@ -95,16 +113,27 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
     if (more) load(t + 1);
 #pragma unroll
     for (int step = 0; step < kSteps; ++step) {
-      const int chunk = step * kUnitChunks + lane() / kUnit;
-      Octet x[kM];
+      const auto x = [&](int m) { return operand(x_at + slot * kSlot + m * kUnit * kDepth, x_row, step); };
+      const auto w = [&](int n) { return operand(w_at + slot * kSlot + n * kUnit * kDepth, w_frag_row, step); };
+      Operand held[kM < kN ? kM : kN];  // of the side that takes fewer registers
+      if constexpr (kM < kN) {
 #pragma unroll
-      for (int m = 0; m < kM; ++m)
-        x[m] = load_octet(x_at + slot * kSlot + m * kUnit * kDepth + permuted<kDepth>(x_row, chunk) * 8);
+        for (int m = 0; m < kM; ++m) held[m] = x(m);
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const Octet w = load_octet(w_at + slot * kSlot + n * kUnit * kDepth + permuted<kDepth>(w_frag_row, chunk) * 8);
+        for (int n = 0; n < kN; ++n) {
+          const Operand columns = w(n);
 #pragma unroll
-        for (int m = 0; m < kM; ++m) mfma_bf16(sums[m][n], w, x[m]);
+          for (int m = 0; m < kM; ++m) mfma(sums[m][n], columns, held[m]);
+        }
+      } else {
+#pragma unroll
+        for (int n = 0; n < kN; ++n) held[n] = w(n);
+#pragma unroll
+        for (int m = 0; m < kM; ++m) {
+          const Operand rows = x(m);
+#pragma unroll
+          for (int n = 0; n < kN; ++n) mfma(sums[m][n], held[n], rows);
+        }
       }
     }
     if constexpr (kStages == 1) block_sync();  // all have read it
@@ -115,8 +144,20 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
   constexpr int kPitch = kWaveCols + 4;
   float* const staging = reinterpret_cast<float*>(memory) + wave() * 16 * kPitch;
   constexpr int kQuadStep = 4 * kUnitChunks;  // columns between a lane's groups of four
+  const int first_sum = place.col * kCols + wave_col;
+  const auto column = [&](int n, int i) { return n * kUnit + i / 4 * kQuadStep + lane() / kUnit * 4 + i % 4; };
+  float scales[kCodes ? kN : 1][kCodes ? kSums : 1];  // of this lane's columns
+  if constexpr (kCodes) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+#pragma unroll
+      for (int i = 0; i < kSums; ++i) scales[n][i] = scale_of_column(a, first_sum + column(n, i));
+    }
+  }
 #pragma unroll 1
   for (int part = 0; part < kWaveRows / 16; ++part) {
+    const int part_row = first_row + wave_row + part * 16;
+    const float row_scale = kCodes ? mfma_scale<T>(scale_of_row(a, part_row + lane() % 16)) : 1.0F;
 #pragma unroll
     for (int m = 0; m < kM; ++m) {  // registers have no computed index
       if (m != part * 16 / kUnit || lane() % kUnit / 16 != part % (kUnit / 16)) continue;
@@ -124,21 +165,27 @@ TENDON_KERNEL void __launch_bounds__(kRowWaves* kColWaves* kWarpSize) tile_gemm_
       for (int n = 0; n < kN; ++n) {
 #pragma unroll
         for (int i = 0; i < kSums; i += 4) {
-          store_vec(staging + lane() % 16 * kPitch + n * kUnit + i / 4 * kQuadStep + lane() / kUnit * 4,
-                    Vec<float>{{sums[m][n][i], sums[m][n][i + 1], sums[m][n][i + 2], sums[m][n][i + 3]}});
+          const auto value = [&](int at) {
+            if constexpr (kCodes) {
+              return static_cast<float>(sums[m][n][at]) * (row_scale * scales[n][at]);
+            } else {
+              return sums[m][n][at];
+            }
+          };
+          store_vec(staging + lane() % 16 * kPitch + column(n, i),
+                    Vec<float>{{value(i), value(i + 1), value(i + 2), value(i + 3)}});
         }
       }
     }
     wave_sync();
-    drain<16, kWaveCols, kPitch, kWarpSize>(a.sink, staging, lane(), static_cast<int>(blockIdx.y),
-                                            first_row + wave_row + part * 16, place.col * kCols + wave_col);
+    drain<16, kWaveCols, kPitch, kWarpSize>(a.sink, staging, lane(), static_cast<int>(blockIdx.y), part_row, first_sum);
     wave_sync();  // all have read it
   }
 }
 
-template <int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages, int kUnit = 16>
+template <class T, int kRows, int kCols, int kDepth, int kRowWaves, int kColWaves, int kStages, int kUnit = 16>
 constexpr int tile_shared_bytes() {
-  constexpr int kPipeline = kStages * (kRows + kCols) * kDepth * static_cast<int>(sizeof(Bf16));
+  constexpr int kPipeline = kStages * (kRows + kCols) * kDepth * static_cast<int>(sizeof(T));
   constexpr int kStaging = kRowWaves * 16 * kColWaves * (kCols / kColWaves + 4) * static_cast<int>(sizeof(float));
   constexpr int kBytes = kPipeline > kStaging ? kPipeline : kStaging;
   static_assert(kBytes <= 160 << 10);  // of gfx950; gfx942 has 64 KB, and cut_fits() keeps the larger ones from it
@@ -146,7 +193,8 @@ constexpr int tile_shared_bytes() {
 }
 
 // rows, cols, depth, waves along rows and cols, stages, rows of the matrix unit where they are 32. The numbers behind
-// are guesses until a card has been measured; they leave the tiles of the last two groups to the tuner.
+// are guesses until a card has been measured; they leave the tiles with units of 32 rows, and of more shared memory
+// than gfx942 has, to the tuner where there are others.
 template <class Make>
 constexpr auto built_tiles() {
   return std::array{
@@ -168,6 +216,18 @@ constexpr auto built_tiles() {
       Make::template tile<256, 256, 64, 2, 4, 2>(0.95F, 1),
       Make::template tile<256, 256, 64, 2, 4, 2, 32>(0.95F, 1),
       Make::template tile<256, 128, 64, 4, 2, 2, 32>(0.95F, 1),
+      // Of codes. Two blocks of sixteen are a lane's operand: with units of 16 rows, eight of them take more registers
+      // than a wave of two on its unit has, so the largest tiles have units of 32 only.
+      Make::template code_tile<256, 256, 128, 2, 4, 1, 32>(1.0F, 1),
+      Make::template code_tile<256, 128, 128, 4, 2, 1>(1.0F, 1),
+      Make::template code_tile<128, 128, 128, 2, 2, 1>(0.9F, 2),
+      Make::template code_tile<64, 128, 128, 2, 2, 2>(0.7F, 1),
+      Make::template code_tile<64, 64, 128, 2, 2, 2>(0.5F, 2),
+      Make::template code_tile<32, 64, 128, 2, 2, 2>(0.35F, 2),
+      Make::template code_tile<256, 128, 128, 4, 2, 1, 32>(0.95F, 1),
+      Make::template code_tile<128, 128, 128, 2, 2, 1, 32>(0.85F, 2),
+      Make::template code_tile<256, 256, 128, 2, 4, 2, 32>(0.95F, 1),
+      Make::template code_tile<256, 128, 128, 4, 2, 2, 32>(0.95F, 1),
   };
 }
 

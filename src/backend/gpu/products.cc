@@ -168,7 +168,7 @@ Products::Choice Products::choose(const Product& p) const {
     }
   }
   if (library_takes(p)) return {fmt::format("{}:", library_->name()), why};
-  if (special_ != nullptr && is_scaled(p.w.dtype)) {  // our own tiles have no tensor cores for codes
+  if (special_ != nullptr && is_scaled(p.w.dtype)) {  // where they are, own tiles multiply codes without tensor cores
     const std::vector<std::string> own = special_->kernels(p);
     if (!own.empty()) return {fmt::format("{}:{}", special_->name(), own.front()), why};
   }

@@ -9,6 +9,7 @@
 #include <cstdlib>
 
 #include "backend/sim/fake_hip_code.h"
+#include "backend/sim/mfma_words.h"
 #include "base/check.h"
 
 namespace tendon::sim {
@@ -31,6 +32,7 @@ Driver::Driver() {
     }
   }
   options = parse_sim_options(rest);
+  simt::reads_fnuz = architecture < 950;
   for (const NamedKernel& kernel : named_kernels()) {
     // "tendon::sim::KernelTag<&(void tendon::gpu::rope_kernel<float>(float const*))>" for a template, for others
     // "tendon::sim::KernelTag<&tendon::gpu::join_kernel>"

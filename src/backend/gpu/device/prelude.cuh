@@ -127,9 +127,9 @@ TENDON_DEVICE uint32_t pack_e4m3(float low, float high) {  // to nearest even, a
     const uint32_t magnitude = bits & 0x7fffffffU;
     if (magnitude > 0x7f800000U) return sign | 0x7fU;
     const float size = __uint_as_float(magnitude);
-    if (size < 0x1p-6F) return sign | (__float_as_uint(__fadd_rn(size, 0x1p14F)) - __float_as_uint(0x1p14F));
-    const uint32_t code = ((magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
-    return sign | (code < 0x7eU ? code : 0x7eU);
+    const uint32_t code = size < 0x1p-6F ? __float_as_uint(__fadd_rn(size, 0x1p14F)) - __float_as_uint(0x1p14F)
+                                         : ((magnitude + 0x7ffffU + ((magnitude >> 20) & 1U)) >> 20) - (120U << 3);
+    return code == 0U ? 0U : sign | (code < 0x7eU ? code : 0x7eU);
   };
   return pack(low) | pack(high) << 8;
 #endif
@@ -181,12 +181,18 @@ TENDON_DEVICE void store_pair(float* p, float a, float b) {
   *reinterpret_cast<Pair*>(p) = {{a, b}};
 }
 
-// Eight bf16 values as they lie in memory.
+// Eight bf16 values, or sixteen codes, as they lie in memory.
 struct alignas(16) Octet {
   uint32_t pair[4];
 };
-TENDON_DEVICE Octet load_octet(const Bf16* p) { return *reinterpret_cast<const Octet*>(p); }
-TENDON_DEVICE void store_octet(Bf16* p, const Octet& v) { *reinterpret_cast<Octet*>(p) = v; }
+template <class T>
+TENDON_DEVICE Octet load_octet(const T* p) {
+  return *reinterpret_cast<const Octet*>(p);
+}
+template <class T>
+TENDON_DEVICE void store_octet(T* p, const Octet& v) {
+  *reinterpret_cast<Octet*>(p) = v;
+}
 TENDON_DEVICE void store_quad(Bf16* p, uint32_t first, uint32_t second) {  // two pairs, 8-byte aligned
   struct alignas(8) Quad {
     uint32_t pair[2];
