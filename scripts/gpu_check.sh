@@ -91,8 +91,8 @@ step() {
 skip() { say "$1: left out: $2" && printf '%s\t-1\t0\t%s\n' "$1" "$2" >>"$steps"; }
 
 if [[ $backend == hip ]]; then
-  { rocminfo || true; amd-smi static || rocm-smi -a || true; cat /opt/rocm/.info/version || true; } \
-    >"$out/log/card.txt" 2>&1
+  { rocminfo || true; amd-smi static || rocm-smi -a || true; cat /opt/rocm/.info/version || echo 'version unknown'; } \
+    >"$out/log/card.txt" 2>&1  # the report takes the last line
 elif command -v nvidia-smi >/dev/null; then
   nvidia-smi -i "$device" --format=csv \
     --query-gpu=name,driver_version,clocks.max.sm,clocks.max.mem,power.limit,temperature.gpu,utilization.gpu \
@@ -109,7 +109,12 @@ bench() {
     calls=1 power=(--power-seconds 0)
     [[ $name != pi0 ]] || power=(--power-seconds 1)
   fi
-  step "bench_$name" 90 "$tendon" bench --backend "$backend" --iters "$calls" --json "$out/bench/$name.json" "$@" "${less[@]}" "${power[@]}"
+  local run=("$tendon" bench --backend "$backend" "$@" "${less[@]}")
+  step "bench_$name" 90 "${run[@]}" "${power[@]}" --iters "$calls" --json "$out/bench/$name.json"
+  if [[ $backend == hip ]] && ((!quick)); then  # kernels launched one by one
+    step "bench_${name}_eager" 60 "${run[@]}" --power-seconds 0 --iters $((calls > 50 ? 50 : calls)) --no-graph \
+      --json "$out/bench/${name}_eager.json"
+  fi
 }
 if wanted bench; then
   bench pi0 1000 --checkpoint "synthetic:pi0$tiny" --horizon 10
@@ -123,7 +128,7 @@ if wanted bench; then
   fi
   bench pi05_h10 200 --checkpoint "synthetic:pi05$tiny" --prompt-tokens 200 --horizon 10
   if [[ $backend == hip ]] && ((!quick)); then
-    bench pi0_eager 100 --checkpoint "synthetic:pi0$tiny" --horizon 10 --no-graph
+    for precision in int8 fp8; do bench "pi0_$precision" 200 --checkpoint "synthetic:pi0$tiny" --horizon 10 --precision "$precision"; done
     budget=180
     [[ -z $tiny ]] || budget=3
     step tune 240 "$tendon" tune --backend hip --checkpoint "synthetic:pi0$tiny" --views 3 --time-budget "$budget" --out "$out/card.csv"
@@ -143,8 +148,10 @@ fi
 if wanted golden; then
   for variant in pi0 pi05; do
     golden=tests/data/full_$variant/golden.safetensors
-    for precision in bf16 f32; do
-      if ((quick)) && [[ $precision == f32 ]]; then continue; fi
+    precisions=(bf16 f32)
+    ((!quick)) || precisions=(bf16)
+    [[ $backend != hip ]] || ((quick)) || precisions+=(int8 fp8)
+    for precision in "${precisions[@]}"; do
       if [[ -n $tiny ]]; then
         skip "golden_${variant}_$precision" 'the values are those of the published sizes'
         continue

@@ -2,7 +2,8 @@
 # Checks and measures tendon on a machine with an AMD card (gfx942, gfx950), and leaves one folder to send back:
 #
 #   tools/amd_check.sh [--out DIR] [--quick] [--tiny] [--device N]    default folder: amd_check
-#   tools/amd_check.sh --emulated                            correctness alone, under AMD's emulator (mirage or rocjitsu)
+#   tools/amd_check.sh --emulated [--out DIR] [--tiny]       correctness alone, under AMD's emulator (mirage or rocjitsu);
+#                                                            --tiny: of the operations the smallest cases
 #
 # It builds the preset hip, or takes `tendon` and `op_check` from TENDON_BIN=DIR. docs/amd.md has the container to run it
 # in. Every step goes on after a failure; exit code 1 when one failed, 4 when there is no card.
@@ -29,6 +30,7 @@ done
 
 if [[ -n ${TENDON_BIN:-} ]]; then
   tendon=$TENDON_BIN/tendon op_check=$TENDON_BIN/op_check
+  export LD_LIBRARY_PATH=$TENDON_BIN${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 else
   [[ ${TENDON_SKIP_SETUP:-0} == 1 ]] || scripts/setup.sh
   scripts/build.sh hip tendon op_check
@@ -38,9 +40,9 @@ mkdir -p "$out/log"
 
 if ((emulated)); then
   if command -v mirage >/dev/null; then
-    emulator=(mirage run --profile "${TENDON_EMULATED_CARD:-mi300x}" --)
+    emulator=(mirage run --profile "${TENDON_EMULATED_CARD:-mi350x}" --)
   elif command -v rocjitsu >/dev/null; then
-    emulator=(rocjitsu --config "${TENDON_EMULATED_CARD:-configs/gfx942_cdna3_kmd.json}" --)
+    emulator=(rocjitsu --config "${TENDON_EMULATED_CARD:-configs/gfx950_cdna4_kmd.json}" --)
   else
     die "amd_check.sh: --emulated: there is neither mirage nor rocjitsu (package amdrocm-emulation of ROCm 7.15 or later)"
   fi
@@ -57,9 +59,13 @@ if ((emulated)); then
     fi
   }
   run info "$tendon" info --backend hip
-  run ops "$op_check" test --backend hip --max-elements 100000 --verbose
+  elements=100000
+  [[ " ${more[*]} " != *' --tiny '* ]] || elements=1000
+  run ops "$op_check" test --backend hip --max-elements "$elements" --verbose
   for model in pi0 pi05; do
-    run "$model-tiny" "$tendon" check --backend hip --checkpoint "synthetic:$model-tiny" --precision f32
+    for precision in f32 bf16 int8 fp8; do
+      run "$model-tiny_$precision" "$tendon" check --backend hip --checkpoint "synthetic:$model-tiny" --precision "$precision" --steps 1
+    done
   done
   exit "$failed"
 fi

@@ -5,6 +5,7 @@ Standard library only. PyTorch's figures are those of bench/baselines/torch_pi0.
 import argparse
 import json
 import pathlib
+import re
 import time
 
 
@@ -17,11 +18,39 @@ def read_steps(folder):
 
 
 ORDER = ["pi0", "pi0_h50", "pi0_v2", "pi0_v1", "pi05_h10", "pi05_h50", "pi0_b4", "pi0_b16"]
+MODES = {"_eager": "kernel by kernel", "_tuned": "tuned products"}
 
 
 def read_benches(folder):
     rows = {path.stem: json.loads(path.read_text()) for path in (folder / "bench").glob("*.json")}
+    for name, row in rows.items():
+        row["mode"] = next((words for ending, words in MODES.items() if name.endswith(ending)), "")
     return dict(sorted(rows.items(), key=lambda row: (ORDER.index(row[0]) if row[0] in ORDER else len(ORDER), row[0])))
+
+
+def read_products(folder):
+    """What `tendon tune` measured of each product: kernel and µs of the library's first choice, its best, our own best, the chosen one."""
+    file = folder / "log" / "tune.txt"
+    if not file.exists():
+        return []
+    rows = []
+    for line in file.read_text().splitlines():
+        if found := re.fullmatch(r"\[\d+/\d+\] (.+)", line):
+            rows.append({"product": found[1], "chosen": None})
+        elif found := re.fullmatch(r"  (library default|library best|own best) +(?:-|([\d.]+) µs (\S+))", line):
+            measured = {"us": float(found[2]), "kernel": found[3]} if found[3] else None
+            rows[-1][found[1].replace(" ", "_")] = measured
+        elif found := re.fullmatch(r"  chosen +([^ ,]+),.*", line):
+            rows[-1]["chosen"] = found[1]
+    return rows
+
+
+def product_table(products):
+    lines = ["| product | library's first µs | library's best µs | own best µs | chosen |", "|---|---|---|---|---|"]
+    for row in products:
+        us = [number(row[name]["us"] if row[name] else None) for name in ("library_default", "library_best", "own_best")]
+        lines.append(f"| {row['product']} | {' | '.join(us)} | {row['chosen'] or '**none is right**'} |")
+    return lines
 
 
 def read_torch(folder):
@@ -48,12 +77,16 @@ def percent(value):
 
 def describe(row):
     text = f"{'π0.5' if 'pi05' in row['checkpoint'] else 'π0'}, {row['views']} views, S={row['prefix_rows']}, H={row['horizon']}"
-    return text + (f", batch {row['batch']}" if row["batch"] != 1 else "")
+    if row["batch"] != 1:
+        text += f", batch {row['batch']}"
+    if row["precision"] != "bf16":
+        text += f", {row['precision']}"
+    return text + (f", {row['mode']}" if row["mode"] else "")
 
 
 def latency_table(benches, torch):
     lines = [
-        "| workload (bf16, 10 steps) | p50 ms | p99 ms | device p50 ms | PyTorch p50 ms | ratio | floor ms | of the floor | J a call | first call ms | calls |",
+        "| workload (10 steps; bf16 where nothing else is said) | p50 ms | p99 ms | device p50 ms | PyTorch p50 ms | ratio | floor ms | of the floor | J a call | first call ms | calls |",
         "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for row in benches.values():
@@ -108,7 +141,7 @@ def main():
     parser.add_argument("--commit", default="unknown")
     options = parser.parse_args()
     folder = options.folder
-    steps, benches, torch = read_steps(folder), read_benches(folder), read_torch(folder)
+    steps, benches, torch, products = read_steps(folder), read_benches(folder), read_torch(folder), read_products(folder)
     card_file = folder / "log" / "card.txt"
     card = card_file.read_text().strip().splitlines()[-1] if card_file.exists() else ""
     any_row = next(iter(benches.values()), {})
@@ -124,6 +157,7 @@ def main():
         "steps": steps,
         "torch": torch,
         "bench": benches,
+        "products": products,
     }
     (folder / "gpu_check.json").write_text(json.dumps(report, indent=1) + "\n")
     lines = [f"# GPU check, {report['date']}", ""]
@@ -132,9 +166,13 @@ def main():
         f"running: SM {number(energy.get('core_mhz'), 0)} MHz, memory {number(energy.get('memory_mhz'), 0)} MHz; mean power {number(energy.get('mean_w'), 0)} W."
     )
     if card:
-        lines += ["", f"`nvidia-smi` (name, driver, most SM and memory clock, power limit, temperature, use): {card}"]
+        amd = device.get("architecture", "").startswith("gfx")
+        what = "ROCm" if amd else "`nvidia-smi` (name, driver, most SM and memory clock, power limit, temperature, use)"
+        lines += ["", f"{what}: {card}"]
     if benches:
         lines += ["", *latency_table(benches, torch), "", *stage_table(benches, torch), "", *start_table(benches)]
+    if products:
+        lines += ["", *product_table(products)]
     lines += ["", *step_table(steps), ""]
     (folder / "gpu_check.md").write_text("\n".join(lines))
 
