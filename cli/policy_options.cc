@@ -18,6 +18,26 @@ void PolicyArguments::add_to(CLI::App& app) {
   app.add_option("--seed", seed, "seed of the starting noise")->check(CLI::NonNegativeNumber)->capture_default_str();
   app.add_option("--norm-stats", norm_stats, "norm_stats.json to use instead of the checkpoint's");
   app.add_option("--asset-id", asset_id, "which of the checkpoint's statistics");
+  app.add_option("--resize", resize,
+                 "host | card: who scales pictures of other sizes (default: the card, if there is one)")
+      ->check(CLI::IsMember({"host", "card"}));
+}
+
+// Twice the pictures of a batch, for requests that wait, of 1080p with their tables.
+size_t PolicyArguments::frame_bytes(int64_t pictures) const {
+  constexpr size_t kPictureBytes = (size_t{1080} * 1920 * 3) + (size_t{64} << 10);
+  constexpr size_t kMost = size_t{512} << 20;
+  return resize == "host" ? 0 : std::min(kMost, 2 * static_cast<size_t>(pictures) * kPictureBytes);
+}
+
+void PolicyArguments::report_resize(const Engine& engine, const LogSink& log) const {
+  if (engine.frames() != nullptr) {
+    log_info(log, "pictures of other sizes are resized on the card, from {} MB of page-locked memory",
+             engine.options().frame_bytes >> 20);
+  } else if (resize == "card") {
+    throw_bad_use("--resize card: the {} backend has no card. Leave it out, or choose another backend.",
+                  engine.backend().name());
+  }
 }
 
 void ChunkingArguments::add_to(CLI::App& app) {

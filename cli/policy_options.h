@@ -8,6 +8,7 @@
 #include <CLI/CLI.hpp>
 
 #include "checkpoint/norm_stats.h"
+#include "engine/engine.h"
 #include "engine/load.h"
 #include "model/forward.h"
 #include "policy/chunking.h"
@@ -20,8 +21,13 @@ struct PolicyArguments {
   std::string preset, tokens, tokenizer, norm_stats, asset_id;
   uint64_t seed = 0;
   bool strict_prompt = false;
+  std::string resize;  // empty: card where there is one
 
   void add_to(CLI::App& app);
+  // EngineOptions::frame_bytes for batches of so many pictures.
+  size_t frame_bytes(int64_t pictures) const;
+  // Throws Error(kBadUse) when the card shall resize and there is none; else says who does.
+  void report_resize(const Engine& engine, const LogSink& log) const;
 };
 
 // Real-time chunking, off unless a mode is given.

@@ -79,7 +79,9 @@ int run_run(const RunOptions& options) {
   const LogSink log = stderr_log();
   SessionOptions session_options{.preset = &preset, .prepared = options.buckets.parse(), .serving_lengths = replays};
   session_options.chunking = [&](int64_t steps) { return options.chunking.engine(steps); };
+  session_options.frame_bytes = options.policy.frame_bytes(kCameraSlots);
   const Session session = open_session(options.model, session_options);
+  options.policy.report_resize(*session.engine, log);
   const ModelConfig& config = session.model.config;
 
   std::optional<Tokenizer> tokenizer;

@@ -137,7 +137,10 @@ int run_serve(ServeOptions options) {
     for (const size_t size : model_options.batch_sizes)
       session_options.prepared.push_back({static_cast<int64_t>(size), views});
   }
+  session_options.frame_bytes =
+      options.policy.frame_bytes(static_cast<int64_t>(options.max_batch) * possible_views(preset).back());
   const Session session = open_session(options.model, session_options);
+  options.policy.report_resize(*session.engine, log);
   std::optional<Tokenizer> tokenizer;
   if (!options.policy.tokenizer.empty()) tokenizer.emplace(options.policy.tokenizer);
   if (!options.policy.tokens.empty()) {

@@ -126,6 +126,7 @@ Session open_session(const ModelOptions& options, const SessionOptions& session_
   engine_options.taps = session_options.taps;
   engine_options.prepared = session_options.prepared;
   if (session_options.chunking) engine_options.chunking = session_options.chunking(engine_options.steps);
+  if (!session.backend->uses_host_memory()) engine_options.frame_bytes = session_options.frame_bytes;
   if (session_options.serving_lengths)
     engine_options.prompt_lengths = serving_prompt_lengths(session.model.config.max_token_len);
   session.engine =

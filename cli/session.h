@@ -61,6 +61,7 @@ struct SessionOptions {
   std::vector<PreparedBatch> prepared = {};  // plans made before the first call
   bool serving_lengths = false;              // prompts padded to serving_prompt_lengths
   std::function<std::optional<Chunking>(int64_t steps)> chunking = {};
+  size_t frame_bytes = 0;  // EngineOptions::frame_bytes, on cards
 };
 Session open_session(const ModelOptions& options, const SessionOptions& session_options = {});
 

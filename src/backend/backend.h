@@ -117,8 +117,8 @@ class Backend {
   // Fills a contiguous device tensor, bf16 or f32, by the rule; done after finish_uploads(). False: this backend does
   // not, the host has to.
   virtual bool fill_by_rule(const Tensor& /*device*/, const ValueRule& /*rule*/) { return false; }
-  // Host memory that the device copies from and to without a detour, 256-byte aligned: page-locked for a device, plain
-  // where the host computes. Throws Error(kDevice) when there is not enough.
+  // Host memory that the device copies from and to, and that kernels read at the same address, 256-byte aligned:
+  // page-locked for a device, plain where the host computes. Throws Error(kDevice) when there is not enough.
   virtual void* allocate_host(size_t bytes);
   virtual void release_host(void* memory) noexcept;
   // True when kernels can read host memory, so that mapped weights need no copy.

@@ -28,6 +28,12 @@ int64_t first_non_finite(std::span<const float> values) {
   return -1;
 }
 
+bool has_frames(std::span<const Sample> samples) {
+  return std::ranges::any_of(samples, [](const Sample& sample) {
+    return std::ranges::any_of(sample.cameras, [](const CameraView& c) { return c.active && c.frame != nullptr; });
+  });
+}
+
 }  // namespace
 
 struct Engine::Slot {
@@ -73,6 +79,7 @@ Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host,
            gb(store_->in_place_bytes()), gb(store_->copied_bytes() - store_->made_bytes()), gb(store_->made_bytes()),
            start_times_.weights_s);
   std::ranges::sort(options_.prompt_lengths);
+  if (options_.frame_bytes > 0) frames_ = std::make_unique<FramePool>(backend, options_.frame_bytes);
   prepare_all();
 }
 
@@ -187,7 +194,8 @@ Engine::Slot& Engine::make_slot(const Bucket& bucket, bool kept) {
                          .activation = options_.precision == DType::kF32 ? DType::kF32 : DType::kBf16,
                          .bucket = bucket,
                          .taps = options_.taps,
-                         .chunking = bucket.chunked ? options_.chunking : std::nullopt};
+                         .chunking = bucket.chunked ? options_.chunking : std::nullopt,
+                         .frame_pool = frames_ ? frames_->memory() : Tensor{}};
   Recorder recorder;
   record_policy(recorder, spec);
   PlanOptions plan_options = options_.plan;
@@ -227,6 +235,11 @@ Status Engine::check(const Sample& sample, size_t index) const noexcept {
   for (size_t camera = 0; camera < sample.cameras.size(); ++camera) {
     const CameraView& view = sample.cameras[camera];
     if (!view.active) continue;
+    if (view.frame != nullptr) {
+      if (*view.frame && view.frame->pool() == frames_.get()) continue;
+      return Status::error(StatusCode::kBadInput,
+                           "sample %zu: camera %zu has a frame of another pool than the engine's", index, camera);
+    }
     if (view.pixels == nullptr) {
       return Status::error(StatusCode::kBadInput, "sample %zu: camera %zu is active but has no pixels", index, camera);
     }
@@ -310,6 +323,8 @@ Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, 
       if (Status status = check(samples[i], i); !status.is_ok()) return status;
     }
     const Bucket bucket = bucket_of(samples);
+    if (bucket.image_dtype != DType::kU8 && has_frames(samples))
+      return Status::error(StatusCode::kBadInput, "pictures of f32 and frames of the pool cannot share a call");
     if (options_.prepared_only && find_slot(bucket) == nullptr) {
       return Status::error(StatusCode::kBadInput,
                            "%ld samples with %ld pictures and at most %ld prefix rows were not prepared for, and this "

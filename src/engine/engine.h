@@ -11,6 +11,7 @@
 
 #include "backend/backend.h"
 #include "base/log.h"
+#include "engine/frame_pool.h"
 #include "engine/sample.h"
 #include "engine/weight_store.h"
 #include "model/forward.h"
@@ -48,6 +49,8 @@ struct EngineOptions {
   // Plans made at start (u8 pictures, all samples with as many views), with chunking a second one of each for samples
   // with a previous chunk; never dropped. Those that name no prompt length are made for every one of prompt_lengths.
   std::vector<PreparedBatch> prepared;
+  // Of the pool for pictures of other sizes than the model's, which the plans of u8 pictures then scale; 0: no pool.
+  size_t frame_bytes = 0;
   // Refuse a call that needs another plan (kBadInput) instead of making one while the caller waits.
   bool prepared_only = false;
 };
@@ -109,6 +112,9 @@ class Engine {
   const WeightStore& store() const { return *store_; }
   const StartTimes& start_times() const { return start_times_; }
   std::vector<Bucket> prepared_buckets() const;
+  // Where pictures of any size are put for CameraView::frame; null without EngineOptions::frame_bytes. A device writes
+  // nothing there, so threads may fill it while calls run.
+  FramePool* frames() const { return frames_.get(); }
   Backend& backend() const { return backend_; }
 
   // Checks one sample; ok, or the Status that infer would return.
@@ -131,6 +137,7 @@ class Engine {
   EngineOptions options_;
   Schedule schedule_;
   std::unique_ptr<WeightStore> store_;
+  std::unique_ptr<FramePool> frames_;
   StartTimes start_times_;
   int64_t rope_positions_ = 0;
   LogSink log_;

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "engine/frame_pool.h"
+
 namespace tendon {
 namespace {
 
@@ -23,6 +25,7 @@ HostInputs::HostInputs(const ForwardSpec& spec, const Plan& plan)
       capacity_(spec.cache_capacity()),
       suffix_rows_(spec.suffix_rows(1)) {
   bind(images_, plan, "images");
+  bind(frames_, plan, "frames");
   bind(prefix_mask_, plan, "prefix_mask");
   bind(prefix_sources_, plan, "prefix_sources");
   bind(prefix_positions_, plan, "prefix_positions");
@@ -45,7 +48,11 @@ HostInputs::HostInputs(const ForwardSpec& spec, const Plan& plan)
 void HostInputs::add_image(const CameraView& view) {
   const auto pixels = static_cast<size_t>(config_.vision.pixels());
   const size_t image_bytes = pixels * dtype_bytes(bucket_.image_dtype);
-  std::byte* const out = images_.data() + static_cast<size_t>(images_filled_++) * image_bytes;
+  const auto number = static_cast<size_t>(images_filled_++);
+  const bool is_frame = view.active && view.frame != nullptr;
+  if (!frames_.empty()) frames_[number] = is_frame ? view.frame->number() : 0;
+  if (is_frame) return;
+  std::byte* const out = images_.data() + number * image_bytes;
   if (view.pixels == nullptr) {
     std::memset(out, 0, image_bytes);
   } else if (view.dtype == bucket_.image_dtype) {

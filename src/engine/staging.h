@@ -33,6 +33,7 @@ class HostInputs {
   int64_t images_filled_ = 0;
   // Host memory of the plan's inputs; empty where the plan has none of the name.
   std::span<std::byte> images_;
+  std::span<int32_t> frames_;
   std::span<uint8_t> prefix_mask_;
   std::span<int32_t> prefix_sources_, prefix_positions_, prefix_cache_rows_, prefix_len_;
   std::span<int32_t> suffix_len_, suffix_positions_, suffix_cache_rows_;

@@ -45,6 +45,9 @@ struct ForwardSpec {
   Bucket bucket;
   bool taps = false;                      // keep intermediate values under the names below
   std::optional<Chunking> chunking = {};  // of a chunked bucket; trained: the tables have a row for time 0 at the end
+  Tensor frame_pool = {};  // (rows, 16) u8: where u8 pictures of any size lie (ops/frame.h); undefined: there are none
+
+  bool takes_frames() const { return frame_pool.defined() && bucket.image_dtype == DType::kU8; }
 
   int64_t steps() const { return static_cast<int64_t>(schedule.times.size()); }
 
@@ -60,7 +63,9 @@ struct ForwardSpec {
 };
 
 // Inputs (B samples, S prefix rows, n suffix rows, C = cache_capacity(), A action_dim):
-//   images (images, size, size, 3) u8 or f32     prefix_sources, prefix_positions, prefix_cache_rows (B·S) i32
+//   images (images, size, size, 3) u8 or f32, and with takes_frames()
+//     frames (images) i32: the frame in frame_pool to scale in place of the picture, or 0
+//   prefix_sources, prefix_positions, prefix_cache_rows (B·S) i32
 //   prefix_len (B) i32: keys of the prefix        prefix_mask (B, C) u8, only when pack_valid_tokens is off
 //   suffix_len (B) i32: keys before the suffix    suffix_positions, suffix_cache_rows (B·n) i32
 //   noise (B·H, A) f32                            π0: state (B, A) f32, and where state and action rows stand in a

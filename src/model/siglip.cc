@@ -5,6 +5,21 @@
 
 namespace tendon {
 
+namespace {
+
+// The pictures with those scaled that come as frames.
+Tensor record_frames(Recorder& r, const ForwardSpec& spec, const Tensor& images) {
+  if (!spec.takes_frames()) return images;
+  const Tensor pictures = r.temporary(images.dtype, images.shape);
+  r.add(ResizeFrames{.images = images,
+                     .frames = r.input("frames", DType::kI32, {images.shape[0]}),
+                     .pool = spec.frame_pool,
+                     .out = pictures});
+  return pictures;
+}
+
+}  // namespace
+
 Tensor record_vision(Recorder& r, const ForwardSpec& spec, const Tensor& images) {
   const VisionConfig& c = spec.config.vision;
   const VisionWeights& weights = spec.weights.vision;
@@ -16,7 +31,7 @@ Tensor record_vision(Recorder& r, const ForwardSpec& spec, const Tensor& images)
   };
 
   Tensor x = temporary(c.width);  // (N·T, W)
-  r.add(PatchEmbed{.images = images,
+  r.add(PatchEmbed{.images = record_frames(r, spec, images),
                    .w = weights.patch.w,
                    .bias = weights.patch.bias,
                    .positions = weights.positions,

@@ -68,7 +68,9 @@ PromptTokens Policy::tokens_of(const Observation& observation, std::span<const d
 
 Sample PreparedObservation::sample(std::span<const float> noise) const {
   Sample sample;
-  for (size_t i = 0; i < images.size(); ++i) sample.cameras.push_back({images[i].rgb.data(), DType::kU8, active[i]});
+  for (size_t i = 0; i < images.size(); ++i) {
+    sample.cameras.push_back({images[i].rgb.data(), DType::kU8, active[i], frames[i] ? &frames[i] : nullptr});
+  }
   sample.tokens = tokens;
   sample.state = state;
   sample.noise = noise;
@@ -105,11 +107,13 @@ void Policy::add_previous(const PreviousActions& previous, PreparedObservation& 
   }
 }
 
-PreparedObservation Policy::prepare(Observation observation) const {
+PreparedObservation Policy::prepare(Observation observation, CameraFrames frames) const {
   const double start = now_us();
   const ModelConfig& config = engine_.config();
   PreparedObservation prepared;
-  for (size_t i = 0; i < kCameraSlots; ++i) prepared.active[i] = observation.cameras[i].has_value();
+  prepared.frames = std::move(frames);
+  for (size_t i = 0; i < kCameraSlots; ++i)
+    prepared.active[i] = observation.cameras[i].has_value() || prepared.frames[i];
   check_cameras(preset_, prepared.active);
 
   prepared.model_state = robot_state_in(preset_, observation.state, options_.adapter);
@@ -124,10 +128,14 @@ PreparedObservation Policy::prepare(Observation observation) const {
 
   const auto side = static_cast<int>(config.vision.image_size);
   for (size_t i = 0; i < kCameraSlots; ++i) {
-    if (!prepared.active[i]) continue;
+    if (!prepared.active[i] || prepared.frames[i]) continue;
     Image& given = *observation.cameras[i];
-    const bool fits = given.height == side && given.width == side;
-    prepared.images[i] = fits ? std::move(given) : resize_with_pad(given, side, side);
+    if (given.height == side && given.width == side) {
+      prepared.images[i] = std::move(given);
+      continue;
+    }
+    if (engine_.frames() != nullptr) prepared.frames[i] = put_frame(*engine_.frames(), view_of(given), side);
+    if (!prepared.frames[i]) prepared.images[i] = resize_with_pad(given, side, side);
   }
   const std::vector<float> no_noise(static_cast<size_t>(config.horizon * config.action_dim));
   if (const Status status = engine_.check(prepared.sample(no_noise), 0); !status.is_ok()) throw_status(status);

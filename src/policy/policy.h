@@ -17,6 +17,9 @@
 
 namespace tendon {
 
+// Pictures in the engine's pool (Engine::frames), model order.
+using CameraFrames = std::array<PooledFrame, kCameraSlots>;
+
 struct Observation {
   std::array<std::optional<Image>, kCameraSlots> cameras;  // model order; any size, they are resized with padding
   std::vector<double> state;                               // the robot's units and width
@@ -33,7 +36,8 @@ struct PolicyOptions {
 
 // An observation as the network takes it.
 struct PreparedObservation {
-  std::array<Image, kCameraSlots> images;   // of the model's size; empty where masked
+  std::array<Image, kCameraSlots> images;   // of the model's size; empty where masked, or in a frame
+  CameraFrames frames;                      // pictures that the engine scales
   std::array<bool, kCameraSlots> active{};  // false: masked
   std::vector<int32_t> tokens;
   std::vector<float> state;                  // normalised, zero-padded to action_dim
@@ -68,8 +72,10 @@ class Policy {
   ActionChunk infer(const Observation& observation, std::span<const float> noise, OpTimes* times = nullptr);
 
   // The two parts of infer. prepare can run on several threads at once, also while infer runs; it checks all that infer
-  // would refuse but the noise. infer takes a batch, noise (B, H, action_dim) f32, and gives a chunk for each.
-  PreparedObservation prepare(Observation observation) const;
+  // would refuse but the noise. `frames`: pictures in place of the observation's. Where the engine has a pool, pictures
+  // of other sizes than the model's go there. infer takes a batch, noise (B, H, action_dim) f32, and gives a chunk for
+  // each.
+  PreparedObservation prepare(Observation observation, CameraFrames frames = {}) const;
   std::vector<ActionChunk> infer(std::span<const PreparedObservation* const> batch, std::span<const float> noise,
                                  OpTimes* times = nullptr);
 

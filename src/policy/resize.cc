@@ -7,12 +7,13 @@
 #include "base/check.h"
 #include "base/parallel.h"
 #include "base/simd.h"
+#include "ops/frame.h"
 
 namespace tendon {
 namespace {
 
 // Triangle filter in fixed point: output pixel i is a weighted sum of the source pixels first[i] .. first[i]+count[i].
-constexpr int kFractionBits = 22;
+constexpr int kFractionBits = kFrameFractionBits;
 
 struct Taps {
   std::vector<int> first;
@@ -192,7 +193,53 @@ Image resize_columns(const ImageView& image, int output_height) {
   return result;
 }
 
+// The largest that fits and has the picture's aspect ratio; a side without pixels where it is too narrow.
+struct ScaledSize {
+  int height, width;
+};
+ScaledSize scaled_size(const ImageView& image, int height, int width) {
+  const double ratio = std::max(image.width / static_cast<double>(width), image.height / static_cast<double>(height));
+  return {static_cast<int>(image.height / ratio), static_cast<int>(image.width / ratio)};
+}
+
+// The tables of one direction of a frame, with bars around the scaled picture.
+void put_tables(const Taps& taps, int side, int32_t* first, int32_t* weights) {
+  const int scaled = static_cast<int>(taps.first.size());
+  const int before = (side - scaled) / 2;
+  for (int i = 0; i < side; ++i) {
+    const auto at = static_cast<size_t>(std::clamp(i - before, 0, scaled - 1));
+    const bool is_bar = static_cast<int>(at) != i - before;
+    first[i] = taps.first[at];
+    for (int p = 0; p < taps.stride; ++p)
+      weights[p * side + i] = is_bar ? 0 : taps.weights[at * static_cast<size_t>(taps.stride) + static_cast<size_t>(p)];
+  }
+}
+
 }  // namespace
+
+PooledFrame put_frame(FramePool& pool, const ImageView& image, int side) {
+  if (image.height == 0 || image.width == 0 || (image.height == side && image.width == side)) return {};
+  const ScaledSize size = scaled_size(image, side, side);
+  if (size.height == 0 || size.width == 0) return {};
+  const Taps x = make_taps(image.width, size.width);
+  const Taps y = make_taps(image.height, size.height);
+  const int64_t tables = frame_table_bytes(side, x.stride, y.stride);
+  if (tables > max_frame_table_bytes(side)) return {};
+  const FrameHeader header{.height = image.height,
+                           .width = image.width,
+                           .planar = image.planar ? 1 : 0,
+                           .x_taps = x.stride,
+                           .y_taps = y.stride,
+                           .pixels_at = static_cast<int32_t>(tables)};
+  PooledFrame frame = pool.take(frame_bytes(header));
+  if (!frame) return {};
+  std::memcpy(frame.data(), &header, sizeof(header));
+  const FrameParts<std::byte> parts(frame.data(), header, side);
+  put_tables(x, side, parts.x_first, parts.x_weights);
+  put_tables(y, side, parts.y_first, parts.y_weights);
+  std::memcpy(parts.pixels, image.bytes, 3 * static_cast<size_t>(image.height) * static_cast<size_t>(image.width));
+  return frame;
+}
 
 Image interleaved(const ImageView& image) {
   const auto pixels = static_cast<size_t>(image.height) * static_cast<size_t>(image.width);
@@ -209,10 +256,14 @@ Image interleaved(const ImageView& image) {
   return result;
 }
 
-Image resize_with_pad(const Image& image, int height, int width) {
+ImageView view_of(const Image& image) {
   TENDON_CHECK(image.rgb.size() == static_cast<size_t>(image.height) * static_cast<size_t>(image.width) * 3,
                "image of {} x {} with {} bytes", image.height, image.width, image.rgb.size());
-  return resize_with_pad(ImageView{image.height, image.width, image.rgb.data(), false}, height, width);
+  return {image.height, image.width, image.rgb.data(), false};
+}
+
+Image resize_with_pad(const Image& image, int height, int width) {
+  return resize_with_pad(view_of(image), height, width);
 }
 
 Image resize_with_pad(const ImageView& image, int height, int width) {
@@ -220,10 +271,8 @@ Image resize_with_pad(const ImageView& image, int height, int width) {
   if (image.height == 0 || image.width == 0) throw_bad_input("cannot resize an image without pixels.");
   if (image.height == height && image.width == width) return interleaved(image);
 
-  const double ratio = std::max(image.width / static_cast<double>(width), image.height / static_cast<double>(height));
-  const int scaled_width = static_cast<int>(image.width / ratio);
-  const int scaled_height = static_cast<int>(image.height / ratio);
-  if (scaled_width == 0 || scaled_height == 0) {
+  const ScaledSize size = scaled_size(image, height, width);
+  if (size.width == 0 || size.height == 0) {
     throw_bad_input(
         "an image of {} x {} pixels (width x height) is too narrow to be scaled into {} x {}: one side would have no "
         "pixel left. Crop it first.",
@@ -231,17 +280,17 @@ Image resize_with_pad(const ImageView& image, int height, int width) {
   }
 
   // Pillow's order: along rows first, rounded to bytes in between; a pass that changes nothing is left out.
-  const bool skips_rows = scaled_width == image.width;
-  Image scaled = skips_rows ? interleaved(image) : resize_rows(image, scaled_width);
-  if (scaled_height != image.height) {
-    scaled = resize_columns({scaled.height, scaled.width, scaled.rgb.data(), false}, scaled_height);
+  const bool skips_rows = size.width == image.width;
+  Image scaled = skips_rows ? interleaved(image) : resize_rows(image, size.width);
+  if (size.height != image.height) {
+    scaled = resize_columns({scaled.height, scaled.width, scaled.rgb.data(), false}, size.height);
   }
 
   Image padded{height, width, std::vector<uint8_t>(static_cast<size_t>(height) * static_cast<size_t>(width) * 3, 0)};
-  const int left = (width - scaled_width) / 2;
-  const int top = (height - scaled_height) / 2;
-  for (int y = 0; y < scaled_height; ++y) {
-    std::copy_n(scaled.rgb.data() + int64_t{y} * scaled_width * 3, scaled_width * 3,
+  const int left = (width - size.width) / 2;
+  const int top = (height - size.height) / 2;
+  for (int y = 0; y < size.height; ++y) {
+    std::copy_n(scaled.rgb.data() + int64_t{y} * size.width * 3, size.width * 3,
                 padded.rgb.data() + (int64_t{top + y} * width + left) * 3);
   }
   return padded;

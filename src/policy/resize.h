@@ -1,6 +1,7 @@
 // The resize that openpi applies to every camera picture before the model.
 #pragma once
 
+#include "engine/frame_pool.h"
 #include "policy/files/image.h"
 
 namespace tendon {
@@ -16,6 +17,14 @@ inline constexpr int kModelImageSide = 224;  // pixels; what the vision tower ta
 // Throws kBadInput if the picture is empty or so narrow that it would shrink to nothing.
 Image resize_with_pad(const ImageView& image, int height = kModelImageSide, int width = kModelImageSide);
 Image resize_with_pad(const Image& image, int height = kModelImageSide, int width = kModelImageSide);
+
+// The picture as it is, with what resize_frames (ops/basic_ops.h) needs to make of it what resize_with_pad makes, bit
+// for bit. Nothing when that has to do it: the pool has no room now, the picture has the model's size, or it would be
+// refused.
+PooledFrame put_frame(FramePool& pool, const ImageView& image, int side);
+
+// A picture of our own as one of somebody else.
+ImageView view_of(const Image& image);
 
 // A copy, interleaved.
 Image interleaved(const ImageView& image);

@@ -284,6 +284,25 @@ TEST(Command, RunsOnTheSimulatedCard) {
   EXPECT_THAT(result.text, HasSubstr("simulated card"));
 }
 
+TEST(Command, ResizesOnTheCardUnlessTheHostShall) {
+  const std::string pictures = (data_dir() / "policy/images").string();
+  std::vector<std::string> actions;
+  for (const std::string more : {"", "--resize card", "--resize host"}) {
+    const TempDir temp;
+    const std::string out = (temp.path() / "actions.npy").string();
+    const Result result = command(
+        "run --backend sim --checkpoint synthetic:pi0-tiny --steps 1 --preset pi0_droid --image base=" + pictures +
+        "/rgb.png --image left=" + pictures + "/rgb.jpg --state 0,0.1,0.2,0.3,0.4,0.5,0.6,0.7 --tokens 2,5,7 --out " +
+        out + " " + more);
+    ASSERT_EQ(result.code, 0) << result.text;
+    EXPECT_EQ(result.text.find("resized on the card") == std::string::npos, more == "--resize host") << result.text;
+    actions.push_back(read_text(out));
+  }
+  EXPECT_FALSE(actions[0].empty());
+  EXPECT_EQ(actions[1], actions[0]);
+  EXPECT_EQ(actions[2], actions[0]);
+}
+
 TEST(Command, TracesOperationsByEventsWhereThereIsNoTracer) {
   const TempDir temp;
   const std::string out = (temp.path() / "call.json").string();

@@ -154,6 +154,8 @@ TEST(ServeCommand, Refusals) {
   refused(taken, 3, "port " + port);
   refused(plus(kServe, {"--host", "robot"}), 2, "'robot' is not an address");
   refused(plus(kServe, {"--max-batch", "0"}), 2, "--max-batch");
+  refused(plus(kServe, {"--resize", "card", "--backend", "cpu"}), 2, "--resize card");
+  refused(plus(kServe, {"--resize", "client"}), 2, "--resize");
   refused(plus(kServe, {"--api-key-file", "/nonexistent"}), 3, "--api-key-file");
   refused({"serve", "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid"}, 2, "--tokenizer");
   refused({"serve", "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi05_droid", "--tokens", "2", "--port", "0"}, 3,

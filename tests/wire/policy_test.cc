@@ -3,6 +3,7 @@
 
 #include <thread>
 
+#include "../support/copying_backend.h"
 #include "served.h"
 
 namespace tendon::test {
@@ -197,6 +198,30 @@ TEST(ServedPolicy, OptionalCameras) {
     client.write(served.request(1, {}, wrists));
     EXPECT_EQ(actions_of(client.read()).size(), 4U * 14);
   }
+}
+
+// The engine scales what fits into its pool, the host the rest: nobody can tell, and nothing is allocated.
+TEST(ServedPolicy, PicturesOfAnySize) {
+  auto owned = std::make_unique<CopyingBackend>();
+  CopyingBackend& backend = *owned;
+  Served card(std::move(owned), data_dir() / "tiny_pi0", "pi0_aloha", nullptr, 2, DType::kF32, 0, {}, 60000);
+  Served host(std::make_unique<CopyingBackend>(), data_dir() / "tiny_pi0", "pi0_aloha", nullptr, 2, DType::kF32, 0, {});
+  ASSERT_NE(card.engine().frames(), nullptr);
+  card.start();
+  host.start();
+  const int allocated = backend.allocations + backend.host_allocations;
+  WireClient on_card = card.connect(), on_host = host.connect();
+  uint64_t number = 0;
+  for (const auto& [height, width] : {std::pair{40, 30}, {28, 28}, {31, 57}, {9, 5}, {80, 90}, {200, 300}, {40, 30}}) {
+    ++number;
+    const std::string request = card.request(number, card.noise(number), true, height, width);
+    on_card.write(request);
+    on_host.write(request);
+    const std::vector<double> actions = actions_of(on_card.read());
+    EXPECT_FALSE(actions.empty());
+    EXPECT_EQ(actions, actions_of(on_host.read())) << height << " x " << width;
+  }
+  EXPECT_EQ(backend.allocations + backend.host_allocations, allocated);
 }
 
 TEST(WireClient, Errors) {

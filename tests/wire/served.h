@@ -46,13 +46,15 @@ class Served {
                precision, seed, chunking) {}
   // With a tokenizer the clients' prompts count, else every request has the same three tokens.
   Served(std::unique_ptr<Backend> backend, const std::filesystem::path& checkpoint, const std::string& preset,
-         const Tokenizer* tokenizer, size_t max_batch, DType precision, uint64_t seed, std::optional<Chunking> chunking)
+         const Tokenizer* tokenizer, size_t max_batch, DType precision, uint64_t seed, std::optional<Chunking> chunking,
+         size_t frame_bytes = 0)
       : backend_(std::move(backend)), preset_(find_preset(preset)) {
     loaded_ = load_tiny(checkpoint, 4);
     EngineOptions options;
     options.precision = precision;
     options.steps = 2;
     options.chunking = chunking;
+    options.frame_bytes = frame_bytes;
     options.prompt_lengths = serving_prompt_lengths(loaded_.config.max_token_len);
     for (const int64_t views : possible_views(preset_)) {
       for (const size_t size : batch_sizes_up_to(max_batch))
@@ -103,9 +105,10 @@ class Served {
     fill_noise(seed, number, values);
     return values;
   }
-  std::string request(uint64_t number, std::span<const float> own_noise = {}, bool wrists = true) const {
-    return example_request(preset_, {.height = 28,
-                                     .width = 28,
+  std::string request(uint64_t number, std::span<const float> own_noise = {}, bool wrists = true, int height = 28,
+                      int width = 28) const {
+    return example_request(preset_, {.height = height,
+                                     .width = width,
                                      .number = number,
                                      .optional_cameras = wrists,
                                      .noise = own_noise,

@@ -57,7 +57,7 @@ class Runtime {
   // 256-byte aligned; null when there is not enough.
   virtual void* allocate(size_t bytes) = 0;
   virtual void release(void* memory) noexcept = 0;
-  // Pinned: copies from and to it run beside the host. Null when there is not enough.
+  // Pinned, and kernels read it at this address: copies run beside the host. Null when there is not enough.
   virtual void* allocate_host(size_t bytes) = 0;
   virtual void release_host(void* memory) noexcept = 0;
 

@@ -130,7 +130,46 @@ std::vector<uint8_t> to_bytes(const WireArray& array, const WireValue& value, st
   return bytes;
 }
 
-void read_cameras(const WireMap& map, const Preset& preset, int side, Observation& observation) {
+// The picture of one camera, to slot `slot` of the request.
+void read_picture(const WireValue& value, std::string_view key, ImageLayout layout, const RequestDefaults& defaults,
+                  size_t slot, RobotRequest& request) {
+  const auto* array = value.get_if<WireArray>();
+  if (array == nullptr || !array->is_numeric()) {
+    throw_bad_input("observation key '{}' must be a picture (an array of numbers), but it is {}.", key,
+                    value.describe());
+  }
+  const auto& shape = array->shape;
+  const char* const wanted =
+      layout == ImageLayout::kChwOnly ? "(3, height, width)" : "(height, width, 3) or (3, height, width)";
+  if (shape.size() != 3) {
+    throw_bad_input(
+        "observation key '{}' has the shape ({}); expected {}. Send one observation per request, without a batch "
+        "dimension.",
+        key, fmt::join(shape, ", "), wanted);
+  }
+  const bool planar = shape[0] == 3;
+  if (!planar && (layout == ImageLayout::kChwOnly || shape[2] != 3)) {
+    throw_bad_input("observation key '{}' has the shape ({}); expected {}.", key, fmt::join(shape, ", "), wanted);
+  }
+  const int64_t height = planar ? shape[1] : shape[0];
+  const int64_t width = planar ? shape[2] : shape[1];
+  if (height < 1 || width < 1 || height > kMaxImageSide || width > kMaxImageSide || height * width > kMaxImagePixels) {
+    throw_bad_input(
+        "observation key '{}' is {} x {} pixels (width x height); a picture has 1 to {} per side and {} in all.", key,
+        width, height, kMaxImageSide, kMaxImagePixels);
+  }
+  const bool is_bytes = array->kind == 'u' && array->item_bytes == 1;
+  std::vector<uint8_t> converted;
+  if (!is_bytes) converted = to_bytes(*array, value, key);
+  const ImageView view{static_cast<int>(height), static_cast<int>(width),
+                       is_bytes ? reinterpret_cast<const uint8_t*>(array->data.data()) : converted.data(), planar};
+  const int side = defaults.image_side;
+  if (side > 0 && defaults.frames != nullptr) request.frames[slot] = put_frame(*defaults.frames, view, side);
+  if (!request.frames[slot])
+    request.observation.cameras[slot] = side > 0 ? resize_with_pad(view, side, side) : interleaved(view);
+}
+
+void read_cameras(const WireMap& map, const Preset& preset, const RequestDefaults& defaults, RobotRequest& request) {
   const Robot& robot = *preset.robot;
   const WireMap* cameras = &map;
   if (!robot.camera_map.empty()) {
@@ -149,7 +188,7 @@ void read_cameras(const WireMap& map, const Preset& preset, int side, Observatio
     const std::string_view name = camera.key.substr(prefix);
     names.push_back(name);
     if (const WireValue* const picture = find_key(*cameras, name)) {
-      observation.cameras[i] = read_picture(*picture, camera.key, robot.layout, side);
+      read_picture(*picture, camera.key, robot.layout, defaults, i, request);
     } else if (camera.use == CameraUse::kRequired) {
       if (prefix == 0) throw_missing(camera.key, map, preset);
       throw_bad_input("the observation lacks the camera '{}'. Cameras got: {}. Keys that preset {} wants: {}.",
@@ -183,46 +222,12 @@ std::vector<float> read_noise(const WireValue& value, const RequestDefaults& def
 
 }  // namespace
 
-Image read_picture(const WireValue& value, std::string_view key, ImageLayout layout, int side) {
-  const auto* array = value.get_if<WireArray>();
-  if (array == nullptr || !array->is_numeric()) {
-    throw_bad_input("observation key '{}' must be a picture (an array of numbers), but it is {}.", key,
-                    value.describe());
-  }
-  const auto& shape = array->shape;
-  const char* const wanted =
-      layout == ImageLayout::kChwOnly ? "(3, height, width)" : "(height, width, 3) or (3, height, width)";
-  if (shape.size() != 3) {
-    throw_bad_input(
-        "observation key '{}' has the shape ({}); expected {}. Send one observation per request, without a batch "
-        "dimension.",
-        key, fmt::join(shape, ", "), wanted);
-  }
-  const bool planar = shape[0] == 3;
-  if (!planar && (layout == ImageLayout::kChwOnly || shape[2] != 3)) {
-    throw_bad_input("observation key '{}' has the shape ({}); expected {}.", key, fmt::join(shape, ", "), wanted);
-  }
-  const int64_t height = planar ? shape[1] : shape[0];
-  const int64_t width = planar ? shape[2] : shape[1];
-  if (height < 1 || width < 1 || height > kMaxImageSide || width > kMaxImageSide || height * width > kMaxImagePixels) {
-    throw_bad_input(
-        "observation key '{}' is {} x {} pixels (width x height); a picture has 1 to {} per side and {} in all.", key,
-        width, height, kMaxImageSide, kMaxImagePixels);
-  }
-  const bool is_bytes = array->kind == 'u' && array->item_bytes == 1;
-  std::vector<uint8_t> converted;
-  if (!is_bytes) converted = to_bytes(*array, value, key);
-  const ImageView view{static_cast<int>(height), static_cast<int>(width),
-                       is_bytes ? reinterpret_cast<const uint8_t*>(array->data.data()) : converted.data(), planar};
-  return side > 0 ? resize_with_pad(view, side, side) : interleaved(view);
-}
-
 RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults) {
   const auto* map = message.get_if<WireMap>();
   if (map == nullptr) throw_bad_input("the message must be a map (an observation), but it is {}.", message.describe());
   RobotRequest request;
   request.observation.previous = read_previous(*map, *preset.robot, defaults.chunking);
-  read_cameras(*map, preset, defaults.image_side, request.observation);
+  read_cameras(*map, preset, defaults, request);
   request.observation.state = read_state(*map, preset);
   if (!defaults.tokens.empty()) {
     request.observation.tokens = defaults.tokens;

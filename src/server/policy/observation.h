@@ -20,10 +20,13 @@ struct RequestDefaults {
   int64_t horizon = 0, action_dim = 0;
   bool chunking = false;  // real-time chunking is offered
   int image_side = 0;     // scale pictures while they are read, straight from the message; 0: leave them as they are
+  FramePool* frames =
+      nullptr;  // with image_side: put them there instead, as far as there is room, for the engine to scale
 };
 
 struct RobotRequest {
   Observation observation;
+  CameraFrames frames;                      // pictures that were put there, in place of the observation's
   std::optional<std::vector<float>> noise;  // row-major
 };
 
@@ -31,8 +34,5 @@ struct RobotRequest {
 // floats in [0, 1], which become trunc(255 x). Unknown keys are ignored, except unknown cameras where the preset has a
 // map of cameras. Throws Error(kBadInput) naming the key, what it holds and what is wanted.
 RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults);
-
-// The picture of one camera, `side` x `side` unless that is 0; `key` is used in messages only.
-Image read_picture(const WireValue& value, std::string_view key, ImageLayout layout, int side = 0);
 
 }  // namespace tendon

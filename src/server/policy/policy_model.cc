@@ -49,6 +49,7 @@ PolicyModel::PolicyModel(Policy& policy, Metrics& metrics, const PolicyModelOpti
   options_.defaults.horizon = config.horizon;
   options_.defaults.action_dim = config.action_dim;
   options_.defaults.image_side = static_cast<int>(config.vision.image_size);
+  options_.defaults.frames = policy.engine().frames();
   options_.defaults.chunking = policy.engine().options().chunking.has_value();
 }
 
@@ -90,7 +91,7 @@ std::unique_ptr<Job> PolicyModel::prepare(std::span<const std::byte> message) {
   const double start = now_us();
   RobotRequest request = read_request(decode_message(message), policy_.preset(), options_.defaults);
   auto job = std::make_unique<PolicyJob>();
-  job->observation = policy_.prepare(std::move(request.observation));
+  job->observation = policy_.prepare(std::move(request.observation), std::move(request.frames));
   if (request.noise) job->noise = std::move(*request.noise);
   job->group = 2 * job->observation.views() + (job->observation.overlap ? 1 : 0);
   job->prepare_us = now_us() - start;

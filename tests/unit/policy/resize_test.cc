@@ -4,40 +4,10 @@
 #include <chrono>
 
 #include "policy_test.h"
+#include "resize_pictures.h"
 
 namespace tendon {
 namespace {
-
-Image picture(const std::string& rule, int height, int width) {
-  Image image{height, width, {}};
-  uint32_t index = 0;
-  for (int y = 0; y < height; ++y) {
-    for (int x = 0; x < width; ++x) {
-      for (int c = 0; c < 3; ++c, ++index) {
-        int value = 0;
-        if (rule == "noise") {
-          uint32_t mixed = index * 2654435761U + 0x9e3779b9U;
-          mixed = (mixed ^ (mixed >> 15)) * 2246822519U;
-          value = static_cast<int>((mixed ^ (mixed >> 13)) >> 24);
-        } else if (rule == "checker") {
-          value = ((x / 8 + y / 8) & 1) * 255;
-        } else if (rule == "point") {
-          value = y == height / 2 && x == width / 2 ? 255 : 0;
-        } else {
-          value = (x + 2 * y + 85 * c) & 255;
-        }
-        image.rgb.push_back(static_cast<uint8_t>(value));
-      }
-    }
-  }
-  return image;
-}
-
-std::string fnv1a64(const std::vector<uint8_t>& bytes) {
-  uint64_t value = 0xcbf29ce484222325ULL;
-  for (const uint8_t byte : bytes) value = (value ^ byte) * 0x100000001b3ULL;
-  return fmt::format("{:016x}", value);
-}
 
 TEST(Resize, EqualsPillowOnManySizes) {
   const auto cases = read_json("resize.json")["checksums"];
@@ -56,9 +26,7 @@ TEST(Resize, PlanesAreReadInPlace) {
   for (const auto& [height, width] :
        {std::pair{480, 640}, {224, 224}, {17, 5}, {1, 1}, {33, 224}, {224, 33}, {31, 300}, {100, 16}}) {
     const Image image = picture("noise", height, width);
-    const auto pixels = static_cast<size_t>(height * width);
-    std::vector<uint8_t> planes(3 * pixels);
-    for (size_t i = 0; i < 3 * pixels; ++i) planes[i % 3 * pixels + i / 3] = image.rgb[i];
+    const std::vector<uint8_t> planes = planes_of(image);
     const ImageView view{height, width, planes.data(), true};
     EXPECT_EQ(interleaved(view).rgb, image.rgb);
     EXPECT_EQ(resize_with_pad(view).rgb, resize_with_pad(image).rgb) << height << " x " << width;
