@@ -11,6 +11,7 @@
 #include "floor.h"
 #include "measure.h"
 #include "session.h"
+#include "streaming.h"
 #include "sweep.h"
 #include "version.h"
 #include "workload.h"
@@ -30,6 +31,7 @@ struct BenchOptions {
   BucketOptions buckets;
   std::string json, csv, estimate;
   SweepOptions sweep;
+  bool streaming = false;
 };
 
 // One run of the command: what was set up, what was measured.
@@ -45,13 +47,6 @@ struct Report {
   const Plan& plan() const { return engine().plan(); }
   double gpu_used_gb() const { return static_cast<double>(session.device_bytes_used()) * 1e-9; }
 };
-
-Json percentiles(const Times& times) {
-  return {{"p50", times.percentile(50)}, {"p90", times.percentile(90)},
-          {"p99", times.percentile(99)}, {"max", times.max()},
-          {"min", times.min()},          {"median_95", {times.median_interval().first, times.median_interval().second}},
-          {"outliers", times.outliers()}};
-}
 
 template <class T>
 Json or_null(const std::optional<T>& value) {
@@ -253,6 +248,7 @@ int run_bench(const BenchOptions& options) {
   if (!options.sweep.ranges.empty()) {
     return sweep(options.sweep, options.model, options.workload, options.measure, options.json);
   }
+  if (options.streaming) return streaming(options.model, options.workload, options.measure, options.json);
   if (!options.sweep.baseline.empty()) throw_bad_use("--baseline compares the rows of a --sweep; give one");
   Session session = open_session(options.model, {.prepared = options.buckets.parse()});
   const Workload workload(session.model.config, options.workload);
@@ -299,6 +295,11 @@ Command add_bench(CLI::App& app) {
       ->check(CLI::NonNegativeNumber)
       ->capture_default_str();
   app.add_option("--csv", options->csv, "write a CSV row to this file");
+  CLI::Option* const streaming =
+      app.add_flag("--streaming", options->streaming,
+                   "two frames under way, the front (vision, prefix) of one beside the back (denoise) of the other: Hz "
+                   "and latency, beside the plain call's");
+  for (const char* const other : {"--estimate", "--sweep", "--cold", "--csv", "--buckets"}) streaming->excludes(other);
   return [options] { return run_bench(*options); };
 }
 

@@ -197,11 +197,21 @@ std::optional<double> Energy::j_per_call_above_idle() const {
   return *j_per_call - *idle_w * seconds / static_cast<double>(calls);
 }
 
+nlohmann::ordered_json percentiles(const Times& times) {
+  return {{"p50", times.percentile(50)}, {"p90", times.percentile(90)},
+          {"p99", times.percentile(99)}, {"max", times.max()},
+          {"min", times.min()},          {"median_95", {times.median_interval().first, times.median_interval().second}},
+          {"outliers", times.outliers()}};
+}
+
+void require(const Status& status) {
+  if (status.is_ok()) return;
+  throw Error(status.code() == StatusCode::kDevice ? ErrorKind::kDevice : ErrorKind::kBadInput, status.message());
+}
+
 void call(Engine& engine, const Workload& workload, std::vector<float>& actions, OpTimes* times) {
   actions.resize(workload.samples().size() * static_cast<size_t>(engine.config().horizon * engine.config().action_dim));
-  const Status status = engine.infer(workload.samples(), actions, times);
-  if (!status.is_ok())
-    throw Error(status.code() == StatusCode::kDevice ? ErrorKind::kDevice : ErrorKind::kBadInput, status.message());
+  require(engine.infer(workload.samples(), actions, times));
 }
 
 Measured measure(Engine& engine, const Workload& workload, const MeasureOptions& options) {

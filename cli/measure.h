@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include <nlohmann/json.hpp>
+
 #include "engine/engine.h"
 #include "workload.h"
 
@@ -36,6 +38,9 @@ class Times {
  private:
   std::vector<double> ms_;
 };
+
+// p50, p90, p99, max, min, median_95, outliers.
+nlohmann::ordered_json percentiles(const Times& times);
 
 struct OpClass {
   double us = 0, flops = 0;
@@ -70,6 +75,8 @@ struct Measured {
 // Throws Error when a call fails.
 Measured measure(Engine& engine, const Workload& workload, const MeasureOptions& options);
 
+// Throws Error when a call failed.
+void require(const Status& status);
 // One call; throws Error when it fails.
 void call(Engine& engine, const Workload& workload, std::vector<float>& actions, OpTimes* times = nullptr);
 

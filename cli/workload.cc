@@ -15,9 +15,9 @@ void WorkloadOptions::add_to(CLI::App& app) {
   app.add_option("--batch", batch, "samples of one call")->check(CLI::Range(1, 64))->capture_default_str();
 }
 
-Workload::Workload(const ModelConfig& config, const WorkloadOptions& options)
+Workload::Workload(const ModelConfig& config, const WorkloadOptions& options, int64_t frame)
     : prompt_tokens_(std::min(options.prompt_tokens, config.max_token_len)) {
-  for (int64_t b = 0; b < options.batch; ++b) {
+  for (int64_t b = frame * options.batch; b < (frame + 1) * options.batch; ++b) {
     Inputs inputs;
     for (const std::string_view camera : kCameraSlotNames) {
       inputs.images.push_back(synthetic_image(std::string(camera), config.vision.image_size, b));

@@ -22,7 +22,8 @@ struct WorkloadOptions {
 // Owns the inputs that its samples point to.
 class Workload {
  public:
-  Workload(const ModelConfig& config, const WorkloadOptions& options);
+  // `frame`: whose pictures, prompt, state and noise; another one has others.
+  Workload(const ModelConfig& config, const WorkloadOptions& options, int64_t frame = 0);
   const std::vector<Sample>& samples() const { return samples_; }
   int64_t prompt_tokens() const { return prompt_tokens_; }
 

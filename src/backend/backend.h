@@ -66,6 +66,9 @@ struct Transfers {
   Transfer inputs, outputs;
 };
 
+// Of two halves of runs that want the device at the same time, the one that it serves first.
+enum class PreferredHalf { kNeither, kFront, kBack };
+
 // A list of bound operations, ready to run any number of times.
 class Executable {
  public:
@@ -84,6 +87,17 @@ class Executable {
   // Runs all operations as run(nullptr) does, but in us.size() pieces: piece i ends before operation ends[i], the last
   // one at the end of the list. us[i] becomes its time on the device. For measurements: may allocate.
   virtual Status run_pieces(std::span<const size_t> ends, std::span<double> us) noexcept;
+
+  // Runs in halves: the operations before `end_of_front`, and the others. With start() and finish(), fronts follow each
+  // other in the order of start(), over all executables of the backend that prefer the same half, and so do backs, each
+  // behind its own front; a front and the back of another executable may overlap. Only executables that share no memory
+  // which they write may be started at the same time. Returns whether anything overlaps here. May allocate; throws
+  // Error(kDevice).
+  virtual bool split(size_t /*end_of_front*/, PreferredHalf /*preferred*/) { return false; }
+  // Begins a run and does not wait for it: inputs and outputs belong to it until finish(). After an error nothing runs.
+  virtual Status start() noexcept { return Status::ok(); }
+  // Waits for the run that start() began. Where nothing overlaps the run is made here.
+  virtual Status finish() noexcept { return run(nullptr); }
 };
 
 class Backend {

@@ -7,7 +7,7 @@
 #include <iterator>
 
 #include "base/check.h"
-#include "engine/staging.h"
+#include "engine/slot.h"
 
 namespace tendon {
 namespace {
@@ -36,13 +36,13 @@ bool has_frames(std::span<const Sample> samples) {
 
 }  // namespace
 
-struct Engine::Slot {
-  Bucket bucket;
-  std::unique_ptr<Plan> plan;
-  HostInputs inputs;
-  std::span<const float> actions;  // where a run leaves them
-  bool kept = false;
-};
+Status check_actions(std::span<const float> actions) noexcept {
+  const int64_t at = first_non_finite(actions);
+  if (at < 0) return Status::ok();
+  return Status::error(StatusCode::kNonFinite,
+                       "non-finite action at index %ld: the weights or inputs hold values that overflow",
+                       static_cast<long>(at));
+}
 
 std::string_view precision_name(DType precision) {
   return precision == DType::kE4m3 ? "fp8" : precision == DType::kI8 ? "int8" : dtype_name(precision);
@@ -185,7 +185,8 @@ Engine::Slot& Engine::slot_for(const Bucket& bucket) {
   return make_slot(bucket, false);
 }
 
-Engine::Slot& Engine::make_slot(const Bucket& bucket, bool kept) {
+Engine::Slot Engine::plan_for(const Bucket& bucket, const PlanOptions& options) {
+  TENDON_CHECK(streaming_ == nullptr, "a plan cannot be made while frames of a stream are under way");
   const ForwardSpec spec{.config = config_,
                          .weights = store_->weights(),
                          .tables = store_->tables(),
@@ -198,16 +199,20 @@ Engine::Slot& Engine::make_slot(const Bucket& bucket, bool kept) {
                          .frame_pool = frames_ ? frames_->memory() : Tensor{}};
   Recorder recorder;
   record_policy(recorder, spec);
-  PlanOptions plan_options = options_.plan;
-  plan_options.workspace = [this](size_t bytes) { return shared_workspace(bytes); };
-  auto plan = std::make_unique<Plan>(backend_, recorder, plan_options);
+  auto plan = std::make_unique<Plan>(backend_, recorder, options);
   const HostInputs inputs(spec, *plan);
   const Tensor actions = plan->host("actions");
-  slots_.push_front({.bucket = bucket,
-                     .plan = std::move(plan),
-                     .inputs = inputs,
-                     .actions = {actions.as<const float>(), static_cast<size_t>(actions.elements())},
-                     .kept = kept});
+  return {.bucket = bucket,
+          .plan = std::move(plan),
+          .inputs = inputs,
+          .actions = {actions.as<const float>(), static_cast<size_t>(actions.elements())}};
+}
+
+Engine::Slot& Engine::make_slot(const Bucket& bucket, bool kept) {
+  PlanOptions options = options_.plan;
+  options.workspace = [this](size_t bytes) { return shared_workspace(bytes); };
+  slots_.push_front(plan_for(bucket, options));
+  slots_.front().kept = kept;
   return slots_.front();
 }
 
@@ -307,6 +312,20 @@ Status Engine::check_previous(const PreviousChunk& previous, size_t index) const
   return Status::ok();
 }
 
+Status Engine::check_room(size_t samples, std::span<const float> actions) const noexcept {
+  const auto values = samples * static_cast<size_t>(config_.horizon * config_.action_dim);
+  if (samples > 0 && actions.size() == values) return Status::ok();
+  return Status::error(StatusCode::kBadInput, "%zu samples give %zu action values, room for %zu was given", samples,
+                       values, actions.size());
+}
+
+Status Engine::check_all(std::span<const Sample> samples) const noexcept {
+  for (size_t i = 0; i < samples.size(); ++i) {
+    if (Status status = check(samples[i], i); !status.is_ok()) return status;
+  }
+  return Status::ok();
+}
+
 Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, OpTimes* times) noexcept {
   try {
     const auto mark = [this](const char* phase) {
@@ -314,13 +333,11 @@ Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, 
     };
     if (phases_ != nullptr) phases_->marks.clear();
     mark("check inputs");
-    const int64_t values = std::ssize(samples) * config_.horizon * config_.action_dim;
-    if (samples.empty() || std::ssize(actions) != values) {
-      return Status::error(StatusCode::kBadInput, "%zu samples give %ld action values, room for %zu was given",
-                           samples.size(), static_cast<long>(values), actions.size());
-    }
-    for (size_t i = 0; i < samples.size(); ++i) {
-      if (Status status = check(samples[i], i); !status.is_ok()) return status;
+    if (Status status = check_room(samples.size(), actions); !status.is_ok()) return status;
+    if (Status status = check_all(samples); !status.is_ok()) return status;
+    if (streaming_ != nullptr) {
+      return Status::error(StatusCode::kBadInput,
+                           "frames of a stream are under way; wait for their actions before an ordinary call");
     }
     const Bucket bucket = bucket_of(samples);
     if (bucket.image_dtype != DType::kU8 && has_frames(samples))
@@ -341,11 +358,7 @@ Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, 
     mark("read actions");
     std::ranges::copy(slot.actions, actions.begin());
     mark("check actions");
-    if (const int64_t at = first_non_finite(actions); at >= 0) {
-      return Status::error(StatusCode::kNonFinite,
-                           "non-finite action at index %ld: the weights or inputs hold values that overflow",
-                           static_cast<long>(at));
-    }
+    if (Status status = check_actions(actions); !status.is_ok()) return status;
     mark("end");
     return Status::ok();
   } catch (const Error& error) {

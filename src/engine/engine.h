@@ -82,6 +82,8 @@ struct HostPhases {
   std::vector<Mark> marks;
 };
 
+class FrameStream;
+
 class Engine {
  public:
   // `host` must stay valid as long as the engine lives. Throws Error as loading and planning do.
@@ -93,7 +95,7 @@ class Engine {
   // number that is not finite, no camera) gives Status kBadInput naming the sample, key, value and what is expected; a
   // result that is not finite gives kNonFinite and leaves `actions` unspecified. A call that no plan fits makes one,
   // with a line in the log when others were prepared; all other calls allocate nothing. Not to be called from two
-  // threads at once.
+  // threads at once, nor while frames of a FrameStream are under way (kBadInput).
   Status infer(std::span<const Sample> samples, std::span<float> actions, OpTimes* times = nullptr) noexcept;
 
   // From now on every call leaves its marks there; null: no longer.
@@ -121,13 +123,18 @@ class Engine {
   Status check(const Sample& sample, size_t index) const noexcept;
 
  private:
-  Status check_previous(const PreviousChunk& previous, size_t index) const noexcept;
+  friend class FrameStream;
   struct Slot;  // a plan with its host staging
+
+  Status check_previous(const PreviousChunk& previous, size_t index) const noexcept;
+  Status check_all(std::span<const Sample> samples) const noexcept;
+  Status check_room(size_t samples, std::span<const float> actions) const noexcept;
 
   void prepare_all();
   Slot* find_slot(const Bucket& bucket);
   Slot& slot_for(const Bucket& bucket);
   Slot& make_slot(const Bucket& bucket, bool kept);
+  Slot plan_for(const Bucket& bucket, const PlanOptions& options);
   Bucket bucket_of(std::span<const Sample> samples) const;
   int64_t prompt_rows(int64_t tokens) const;
   void* shared_workspace(size_t bytes);
@@ -142,8 +149,9 @@ class Engine {
   int64_t rope_positions_ = 0;
   LogSink log_;
   HostPhases* phases_ = nullptr;
-  std::vector<DeviceBlock> workspaces_;  // of all plans together
-  std::list<Slot> slots_;                // most recently used first
+  std::vector<DeviceBlock> workspaces_;     // of all plans together, streams apart
+  std::list<Slot> slots_;                   // most recently used first
+  const FrameStream* streaming_ = nullptr;  // whose frames are under way
 };
 
 // Consecutive operations whose scope begins with one word.

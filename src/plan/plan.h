@@ -45,6 +45,11 @@ class Plan {
 
   Status run(OpTimes* times = nullptr) noexcept { return executable_->run(times); }
 
+  // Runs in halves; see Executable. Plans whose halves overlap share no workspace.
+  bool split(size_t end_of_front, PreferredHalf preferred) { return executable_->split(end_of_front, preferred); }
+  Status start() noexcept { return executable_->start(); }
+  Status finish() noexcept { return executable_->finish(); }
+
   // For measurements; see Executable.
   std::optional<size_t> device_work() const { return executable_->device_work(); }
   void time_device(bool on) { executable_->time_device(on); }

@@ -8,7 +8,7 @@
 #include "../support/copying_backend.h"
 #include "backend/sim/sim_backend.h"
 #include "base/convert.h"
-#include "tiny.h"
+#include "streamed.h"
 
 namespace tendon::test {
 namespace {
@@ -153,6 +153,79 @@ TEST(Card, RunsWithoutAGraphOnRequest) {
   EXPECT_TRUE(same_bytes(card.run(1), CardEngine("tiny_pi0", DType::kF32, {}).run(1)));
   EXPECT_EQ(card.card->counters().captures, 0U);
   EXPECT_TRUE(log.warnings.empty());
+}
+
+// --- streams --------------------------------------------------------------------------------------------------------
+
+// The front of a frame takes turns with the back of the one before, kernel by kernel.
+TEST(CardStream, OverlappingFramesGetTheBytesOfPlainCalls) {
+  const std::pair<const char*, PreferredHalf> cases[] = {{"tiny_pi0", PreferredHalf::kBack},
+                                                         {"tiny_pi05", PreferredHalf::kFront}};
+  for (const auto& [directory, preferred] : cases) {
+    CardEngine card(directory, DType::kBf16, {});
+    const Chunks expected = plain_calls(*card.engine, 1, 5);
+    FrameStream stream = open_stream(*card.engine, {.preferred = preferred});
+    EXPECT_TRUE(stream.overlaps());
+    const gpu::Counters start = card.card->counters();
+    expect_same_chunks(streamed(stream, *card.engine, 1, 5), expected);
+    const gpu::Counters& end = card.card->counters();
+    EXPECT_EQ(end.graph_launches, start.graph_launches + 10);
+    EXPECT_EQ(end.synchronisations, start.synchronisations + 5);
+    EXPECT_EQ(end.allocations, start.allocations);
+    EXPECT_EQ(end.host_allocations, start.host_allocations);
+    EXPECT_EQ(end.captures, start.captures);
+    EXPECT_EQ(end.instantiations, start.instantiations);
+  }
+}
+
+TEST(CardStream, RunsTheLoopAsItsParts) {
+  CardEngine card("tiny_pi0", DType::kF32, {.order = simt::Order::kReverse});
+  FrameStream stream = open_stream(*card.engine, {.expand = {"denoise_loop", "linear_residual"}});
+  const auto is_expanded = [](const Op& op) { return op_name(op) == "linear_residual"; };
+  EXPECT_TRUE(std::ranges::none_of(stream.plan().ops(), is_expanded));
+  const Chunks expected = plain_calls(*card.engine, 1, 3);
+  EXPECT_TRUE(std::ranges::any_of(card.engine->plan().ops(), is_expanded));
+  const Chunks got = streamed(stream, *card.engine, 1, 3);
+  for (size_t i = 0; i < got.size(); ++i) EXPECT_LE(max_abs_difference(got[i], expected[i]), 3e-5);
+}
+
+TEST(CardStream, WithoutGraphsFramesRunOneAfterTheOther) {
+  CardEngine card("tiny_pi0", DType::kBf16, {}, {.graph = false});
+  const Chunks expected = plain_calls(*card.engine, 1, 3);
+  FrameStream stream = open_stream(*card.engine);
+  EXPECT_FALSE(stream.overlaps());
+  expect_same_chunks(streamed(stream, *card.engine, 1, 3), expected);
+  EXPECT_EQ(card.card->counters().captures, 0U);
+}
+
+TEST(CardStream, AFrameThatCannotBeBegunLeavesTheOthers) {
+  CardEngine card("tiny_pi0", DType::kBf16, {.failing_halves = 2});
+  const Chunks expected = plain_calls(*card.engine, 1, 3);
+  FrameStream stream = open_stream(*card.engine);
+  ASSERT_TRUE(submit(stream, *card.engine, 1).is_ok());
+  const Status status = submit(stream, *card.engine, 2);
+  EXPECT_EQ(status.code(), StatusCode::kDevice);
+  EXPECT_THAT(status.message(), HasSubstr("ordered fault"));
+  EXPECT_EQ(stream.frames_under_way(), 1U);
+  ASSERT_TRUE(submit(stream, *card.engine, 3).is_ok());
+  std::vector<float> actions(values_of(*card.engine));
+  for (const size_t frame : {0, 2}) {
+    ASSERT_TRUE(stream.wait(actions).is_ok());
+    EXPECT_TRUE(same_bytes(actions, expected[frame])) << frame;
+  }
+}
+
+TEST(CardStream, MayGoWithFramesUnderWay) {
+  CardEngine card("tiny_pi0", DType::kBf16, {});
+  const Chunks expected = plain_calls(*card.engine, 1, 2);
+  {
+    FrameStream stream = open_stream(*card.engine);
+    ASSERT_TRUE(submit(stream, *card.engine, 1).is_ok());
+    ASSERT_TRUE(submit(stream, *card.engine, 2).is_ok());
+  }
+  expect_same_chunks(plain_calls(*card.engine, 1, 2), expected);
+  FrameStream stream = open_stream(*card.engine);
+  expect_same_chunks(streamed(stream, *card.engine, 1, 2), expected);
 }
 
 LoadOptions when_asked() {
@@ -338,6 +411,31 @@ TEST(Command, SaysOnceThatCaptureFailedAndGoesOn) {
   EXPECT_EQ(result.code, 0) << result.text;
   EXPECT_THAT(result.text, HasSubstr("warning: sim: launching failed"));
   EXPECT_THAT(command(bench("sim:capture-node=3", "--no-graph")).text, testing::Not(HasSubstr("warning")));
+}
+
+TEST(Command, StreamsFrames) {
+  const TempDir temp;
+  const std::string out = (temp.path() / "streaming.json").string();
+  const std::string base = "bench --streaming --checkpoint synthetic:pi0-tiny --steps 1 --iters 2 --backend sim ";
+  const Result result = command(base + "--json " + out);
+  ASSERT_EQ(result.code, 0) << result.text;
+  EXPECT_THAT(result.text, AllOf(HasSubstr("plain call"), HasSubstr("neither"), HasSubstr("back")));
+  const nlohmann::json report = nlohmann::json::parse(read_text(out));
+  EXPECT_EQ(report["kind"], "streaming");
+  EXPECT_EQ(report["plain"]["calls"], 2);
+  ASSERT_EQ(report["rows"].size(), 3U);
+  for (const nlohmann::json& row : report["rows"]) {
+    EXPECT_EQ(row["loop"], "as planned");
+    EXPECT_EQ(row["overlaps"], true);
+    EXPECT_EQ(row["frames"], 2);
+    EXPECT_EQ(row["different"], 0);
+    EXPECT_GT(row["hz"], 0);
+    EXPECT_GE(row["latency_ms"]["p99"], row["latency_ms"]["p50"]);
+    EXPECT_GT(row["alone_ms"]["p50"], 0);
+  }
+  const Result without = command(base + "--no-graph");
+  EXPECT_EQ(without.code, 0) << without.text;
+  EXPECT_THAT(without.text, AllOf(HasSubstr("nothing overlaps"), testing::Not(HasSubstr(" front "))));
 }
 
 // Every rung gives the actions, with fewer kernels from rung to rung.

@@ -152,6 +152,7 @@ TEST_F(Cli, BadUseIsExplainedWithExitCode2) {
       {plus(bench, {"--batch", "0"}), {"--batch"}},
       {plus(bench, {"--prompt-tokens", "0"}), {"--prompt-tokens"}},
       {with(bench, "--iters", "-1"), {"--iters"}},
+      {plus(bench, {"--streaming", "--cold"}), {"--streaming", "--cold"}},
       {{"check", "--checkpoint", kPi0, "--against", "none"}, {"none", "--repeat-identical"}},
       {{"synth", "--model", "pi2", "--out", path("x")}, {"--model", "pi2"}},
       {{"synth", "--size", "huge", "--out", path("x")}, {"--size", "huge"}},

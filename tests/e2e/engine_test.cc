@@ -10,6 +10,7 @@
 
 #include <gmock/gmock.h>
 
+#include "engine/frame_stream.h"
 #include "engine/noise.h"
 #include "tiny.h"
 
@@ -519,10 +520,13 @@ TEST_P(EngineTest, WarmCallsAllocateNothing) {
   const std::vector<Sample> single = {one.sample()};
   const std::vector<Sample> pair = {one.sample(), two.sample()};
   std::vector<float> actions(320);
+  FrameStream stream(engine, pair);
   const auto call = [&] {
     const bool ok = engine.infer(single, std::span(actions).first(160)).is_ok() && engine.infer(pair, actions).is_ok();
     const bool refused = !engine.infer(single, actions).is_ok();
-    return ok && refused;
+    const bool streamed = stream.submit(pair).is_ok() && stream.submit(pair).is_ok() && !stream.submit(pair).is_ok() &&
+                          stream.wait(actions).is_ok() && stream.wait(actions).is_ok();
+    return ok && refused && streamed;
   };
   ASSERT_TRUE(call());
   ASSERT_TRUE(call());

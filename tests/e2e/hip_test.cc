@@ -3,6 +3,7 @@
 #include <filesystem>
 
 #include "command.h"
+#include "streamed.h"
 
 namespace tendon::test {
 namespace {
@@ -47,6 +48,18 @@ TEST(Hip, GivesTheNumbersOfTheCpu) {
     }
     EXPECT_TRUE(warnings.empty()) << warnings[0];  // captured as one graph
   }
+}
+
+TEST(Hip, StreamsFramesOneAfterTheOther) {
+  const auto backend = make_backend("hip");
+  const LoadedModel model = load_tiny(data_dir() / "tiny_pi0");
+  EngineOptions options;
+  options.steps = kSteps;
+  Engine engine(*backend, model.config, model.weights, options);
+  const Chunks expected = plain_calls(engine, 1, 3);
+  FrameStream stream = open_stream(engine);
+  EXPECT_FALSE(stream.overlaps());
+  expect_same_chunks(streamed(stream, engine, 1, 3), expected);
 }
 
 TEST(Hip, ChoosesItselfWhenThereIsACard) {

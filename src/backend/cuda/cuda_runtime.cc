@@ -74,6 +74,53 @@ class CudaEvent final : public gpu::Event {
 
 cudaEvent_t cuda_event(const gpu::Event& event) { return static_cast<const CudaEvent&>(event).get(); }
 
+class CudaHalfStreams final : public gpu::HalfStreams {
+ public:
+  CudaHalfStreams(PreferredHalf preferred, gpu::Counters& counters) : counters_(counters) {
+    int lowest = 0;
+    int highest = 0;
+    require(cudaDeviceGetStreamPriorityRange(&lowest, &highest), "reading the priorities of streams");
+    const auto make = [&](Owned& stream, bool first) {
+      require(cudaStreamCreateWithPriority(&stream.handle, cudaStreamNonBlocking, first ? highest : lowest),
+              "making a stream");
+    };
+    make(front_, preferred == PreferredHalf::kFront);
+    make(back_, preferred == PreferredHalf::kBack);
+  }
+
+  void launch(gpu::Graph& front, gpu::Graph& back, gpu::Event& front_end, gpu::Event& back_end) override {
+    try {
+      front.launch(reinterpret_cast<gpu::Stream>(front_.handle));
+      require(cudaEventRecord(cuda_event(front_end), front_.handle), "recording an event");
+      require(cudaStreamWaitEvent(back_.handle, cuda_event(front_end), 0), "ordering two streams");
+      back.launch(reinterpret_cast<gpu::Stream>(back_.handle));
+      require(cudaEventRecord(cuda_event(back_end), back_.handle), "recording an event");
+    } catch (const Error&) {
+      cudaStreamSynchronize(front_.handle);
+      cudaStreamSynchronize(back_.handle);
+      throw;
+    }
+  }
+  void wait(const gpu::Event& back_end) override {
+    ++counters_.synchronisations;
+    require(cudaEventSynchronize(cuda_event(back_end)), "waiting for the card");
+  }
+
+ private:
+  struct Owned {
+    Owned() = default;
+    ~Owned() {
+      if (handle != nullptr) cudaStreamDestroy(handle);
+    }
+    Owned(const Owned&) = delete;
+    Owned& operator=(const Owned&) = delete;
+    cudaStream_t handle = nullptr;
+  };
+
+  gpu::Counters& counters_;
+  Owned front_, back_;
+};
+
 std::string pci_bus_id(int device) {
   char text[32] = {};
   require(cudaDeviceGetPCIBusId(text, sizeof(text), device), "reading the card's bus address");
@@ -193,6 +240,10 @@ class CudaRuntime final : public gpu::Runtime {
     float ms = 0;
     require(cudaEventElapsedTime(&ms, cuda_event(from), cuda_event(to)), "reading an event");
     return static_cast<double>(ms) * 1e3;
+  }
+  std::unique_ptr<gpu::HalfStreams> make_half_streams(PreferredHalf preferred) override {
+    make_current();
+    return std::make_unique<CudaHalfStreams>(preferred, counters_);
   }
   TracerOrReason make_tracer() override { return make_cupti_tracer(); }
 

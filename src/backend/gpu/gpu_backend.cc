@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/gpu/halves.h"
 #include "backend/gpu/kernels.h"
 #include "backend/gpu/op_table.h"
 #include "backend/gpu/product_trial.h"
@@ -65,8 +66,8 @@ class GpuExecutable final : public Executable {
  public:
   // Sets parts.graph to false when capture fails: this plan and later ones are launched kernel by kernel.
   GpuExecutable(const std::vector<Op>& ops, GpuBackendParts& parts, const Products& products, SharedMemory& shared,
-                void* workspace, const Transfers& transfers)
-      : name_(parts.name), runtime_(*parts.runtime), transfers_(transfers) {
+                StreamsOfHalves& streams, void* workspace, const Transfers& transfers)
+      : name_(parts.name), runtime_(*parts.runtime), streams_(streams), transfers_(transfers) {
     try {
       prepare(ops, parts, products, shared, workspace);
     } catch (...) {
@@ -123,6 +124,23 @@ class GpuExecutable final : public Executable {
     } catch (const std::exception& error) {
       return failed(error);
     }
+  }
+
+  // Without a graph, as without streams, nothing overlaps.
+  bool split(size_t end_of_front, PreferredHalf preferred) override {
+    halves_.reset();
+    HalfStreams* const streams = graph_ == nullptr ? nullptr : streams_.get(preferred);
+    if (streams == nullptr) return false;
+    std::unique_ptr<Graph> front = capture(0, end_of_front);
+    halves_.emplace(runtime_, *streams, std::move(front), capture(end_of_front, launches_.size()));
+    runtime_.synchronize();
+    return true;
+  }
+  Status start() noexcept override {
+    return halves_ ? done([this] { halves_->start(); }) : Executable::start();
+  }
+  Status finish() noexcept override {
+    return halves_ ? done([this] { halves_->finish(); }) : Executable::finish();
   }
 
  private:
@@ -241,18 +259,29 @@ class GpuExecutable final : public Executable {
     for (void* buffer : buffers_) runtime_.release(buffer);
   }
 
+  template <class Work>
+  Status done(const Work& work) const noexcept {
+    try {
+      work();
+      return Status::ok();
+    } catch (const std::exception& error) {
+      return failed(error);
+    }
+  }
   Status failed(const std::exception& error) const noexcept {
     return Status::error(StatusCode::kDevice, "%s: %s", name_.c_str(), error.what());
   }
 
   std::string name_;
   Runtime& runtime_;
+  StreamsOfHalves& streams_;
   Transfers transfers_;
   std::vector<Launch> launches_;
   std::vector<void*> buffers_;
   std::vector<std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Event>> events_;
   std::unique_ptr<Graph> graph_;
+  std::optional<Halves> halves_;
   std::optional<Clock> clock_;
   std::optional<double> device_us_;
   std::vector<size_t> piece_ends_;
@@ -265,7 +294,8 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
       : parts_(std::move(parts)),
         table_(parts_.table ? fmt::format("{}, {} rows", parts_.table->name(), parts_.table->rows().size()) : "none"),
         products_(*parts_.runtime, parts_.library.get(), parts_.special.get(), std::move(parts_.table)),
-        shared_(*parts_.runtime) {}
+        shared_(*parts_.runtime),
+        streams_(*parts_.runtime) {}
 
   std::string_view name() const override { return parts_.name; }
   DeviceInfo info() const override {
@@ -286,7 +316,7 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
   size_t workspace_bytes(const Op& op) const override { return row(op).workspace_bytes(op); }
   std::unique_ptr<Executable> prepare(std::vector<Op> ops, void* workspace, size_t,
                                       const Transfers& transfers) override {
-    return std::make_unique<GpuExecutable>(ops, parts_, products_, shared_, workspace, transfers);
+    return std::make_unique<GpuExecutable>(ops, parts_, products_, shared_, streams_, workspace, transfers);
   }
 
   void* allocate(size_t bytes) override { return allocate_or_throw(*parts_.runtime, bytes); }
@@ -345,6 +375,7 @@ class GpuBackend final : public Backend, public gemm::TuneTarget {
   std::string table_;
   Products products_;
   SharedMemory shared_;
+  StreamsOfHalves streams_;
 };
 
 }  // namespace

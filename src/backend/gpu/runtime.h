@@ -31,10 +31,21 @@ class Graph {
   virtual std::optional<size_t> size() const { return {}; }
 };
 
-// A point in the stream's work.
+// A point in a stream's work.
 class Event {
  public:
   virtual ~Event() = default;
+};
+
+// Two more streams of the card, for work in two halves. Calls throw Error(kDevice).
+class HalfStreams {
+ public:
+  virtual ~HalfStreams() = default;
+  // Puts `front` behind the fronts before it, `back` behind it and the backs before it; the events become the ends of
+  // the two. When it throws, nothing of either is under way.
+  virtual void launch(Graph& front, Graph& back, Event& front_end, Event& back_end) = 0;
+  // Until the work in front of the event is done; reports what went wrong in it.
+  virtual void wait(const Event& back_end) = 0;
 };
 
 // Unless noted, calls throw Error(kDevice) naming the call and the vendor's reason. While a stream is being captured,
@@ -77,6 +88,9 @@ class Runtime {
   virtual std::unique_ptr<Event> make_event() = 0;
   virtual void record(Event& event) = 0;
   virtual double elapsed_us(const Event& from, const Event& to) = 0;
+
+  // Null where all work goes through one stream.
+  virtual std::unique_ptr<HalfStreams> make_half_streams(PreferredHalf /*preferred*/) { return nullptr; }
 
   virtual TracerOrReason make_tracer() { return {.reason = "this card has no tracer of kernels"}; }
 

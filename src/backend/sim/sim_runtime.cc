@@ -1,8 +1,10 @@
 #include "backend/sim/sim_runtime.h"
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
+#include <deque>
 #include <functional>
 #include <iterator>
 #include <map>
@@ -148,8 +150,12 @@ class SimGraph final : public gpu::Graph {
   std::optional<size_t> size() const override { return work_.size(); }
   void launch(gpu::Stream stream) override {
     ++counters_.graph_launches;
-    for (const Work& work : work_) reinterpret_cast<SimStream*>(stream)->submit(work);
+    run(*reinterpret_cast<SimStream*>(stream));
   }
+  void run(SimStream& stream) const {
+    for (const Work& work : work_) stream.submit(work);
+  }
+  const std::vector<Work>& work() const { return work_; }
 
  private:
   std::vector<Work> work_;
@@ -159,6 +165,67 @@ class SimGraph final : public gpu::Graph {
 class SimEvent final : public gpu::Event {
  public:
   Clock::time_point time;
+};
+
+// Halves run as late as a card may run them, at the wait for a back; this and the next run's front then take turns,
+// kernel by kernel.
+class SimHalfStreams final : public gpu::HalfStreams {
+ public:
+  SimHalfStreams(const SimOptions& options, gpu::Counters& counters)
+      : options_(options), counters_(counters), front_stream_(options), back_stream_(options) {}
+
+  void launch(gpu::Graph& front, gpu::Graph& back, gpu::Event& front_end, gpu::Event& back_end) override {
+    counters_.graph_launches += 2;
+    if (++launches_ == options_.failing_halves) throw_device("launching the graph failed: ordered fault");
+    fronts_.push_back({static_cast<SimGraph&>(front), static_cast<SimEvent&>(front_end)});
+    backs_.push_back({static_cast<SimGraph&>(back), static_cast<SimEvent&>(back_end)});
+  }
+  void wait(const gpu::Event& back_end) override {
+    ++counters_.synchronisations;
+    bool is_done = backs_.empty();
+    while (!is_done) {
+      Half back = take(backs_);
+      if (backs_.size() < fronts_.size()) run(take(fronts_), front_stream_);
+      is_done = backs_.empty() || &back.end == &back_end;
+      if (fronts_.empty()) {
+        run(back, back_stream_);
+      } else {
+        run_in_turns(take(fronts_), back);
+      }
+    }
+  }
+
+ private:
+  struct Half {
+    const SimGraph& graph;
+    SimEvent& end;
+  };
+  static Half take(std::deque<Half>& halves) {
+    const Half half = halves.front();
+    halves.pop_front();
+    return half;
+  }
+  static void run(const Half& half, SimStream& stream) {
+    half.graph.run(stream);
+    stream.finish();
+    half.end.time = Clock::now();
+  }
+  void run_in_turns(const Half& front, const Half& back) {
+    const size_t pieces = std::max(front.graph.work().size(), back.graph.work().size());
+    for (size_t i = 0; i < pieces; ++i) {
+      if (i < front.graph.work().size()) front_stream_.submit(front.graph.work()[i]);
+      if (i < back.graph.work().size()) back_stream_.submit(back.graph.work()[i]);
+    }
+    front_stream_.finish();
+    back_stream_.finish();
+    front.end.time = back.end.time = Clock::now();
+  }
+
+  const SimOptions& options_;
+  gpu::Counters& counters_;
+  SimStream front_stream_, back_stream_;
+  uint64_t launches_ = 0;
+  std::deque<Half> fronts_, backs_;  // a front goes no later than its back
 };
 
 class SimRuntime final : public gpu::Runtime {
@@ -238,6 +305,10 @@ class SimRuntime final : public gpu::Runtime {
     return std::make_unique<SimGraph>(std::move(work), counters_);
   }
   void abandon_capture() noexcept override { stream_.abandon(); }
+
+  std::unique_ptr<gpu::HalfStreams> make_half_streams(PreferredHalf) override {
+    return std::make_unique<SimHalfStreams>(options_, counters_);
+  }
 
   std::unique_ptr<gpu::Event> make_event() override { return std::make_unique<SimEvent>(); }
   void record(gpu::Event& event) override {

@@ -28,6 +28,7 @@ struct SimOptions {
   uint64_t failing_allocation = 0;       // the n-th finds no memory; 0: none fails
   uint64_t failing_host_allocation = 0;  // of pinned memory, likewise
   uint64_t failing_copy = 0;             // the n-th to the card is refused
+  uint64_t failing_halves = 0;           // the n-th launch of a run in halves is refused
   CaptureFault capture_fault = CaptureFault::kNone;
   size_t failing_node = 0;  // with kNode: which piece of work of a capture, from 0
 };
