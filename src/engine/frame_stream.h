@@ -33,9 +33,10 @@ class FrameStream {
   FrameStream(const FrameStream&) = delete;
   FrameStream& operator=(const FrameStream&) = delete;
 
-  // Begins a frame; the samples are not read after the call. Allocates nothing and, where halves overlap, waits for
-  // nothing. kBadInput, with nothing begun: a sample is refused or needs another plan, kDepth frames are under way, or
-  // frames of another stream of the engine are. kDevice: the frame could not be begun.
+  // Begins a frame; the samples are not read after the call, except pictures in the engine's pool (CameraView::frame),
+  // which stay as they are until the frame's wait(). Allocates nothing and, where halves overlap, waits for nothing.
+  // kBadInput, with nothing begun: a sample is refused or needs another plan, kDepth frames are under way, or frames of
+  // another stream of the engine are. kDevice: the frame could not be begun.
   Status submit(std::span<const Sample> frame) noexcept;
 
   // The oldest frame's actions: (samples, H, action_dim) f32, normalised units. Its frame is over, also after kDevice
