@@ -19,10 +19,16 @@ bool has_any(std::string_view text, std::initializer_list<std::string_view> word
   return std::ranges::any_of(words, [&](std::string_view word) { return text.find(word) != std::string_view::npos; });
 }
 
-// Kernels of PyTorch's compiler list what was fused: "triton_per_fused__to_copy_add_mean_mul_pow_rsqrt_3".
+// Kernels of PyTorch's compiler list what was fused: "triton_per_fused__to_copy_add_mean_mul_pow_rsqrt_3". Elementwise
+// ones and reductions also name the operation that they prepare something for, as
+// "triton_poi_fused__scaled_dot_product_cudnn_attention__to_copy_cat_mul_5" does.
+bool is_fused_elementwise(std::string_view name) {
+  return name.starts_with("triton_poi_") || name.starts_with("triton_per_") || name.starts_with("triton_red_");
+}
 OpClass classify_fused(std::string_view name) {
+  if (has_any(name, {"flex_attention", "softmax"})) return OpClass::kAttention;
+  if (!is_fused_elementwise(name) && has_any(name, {"scaled_dot_product"})) return OpClass::kAttention;
   if (has_any(name, {"triton_tem_", "_mm_", "_bmm", "_addmm"})) return OpClass::kGemm;
-  if (has_any(name, {"softmax", "scaled_dot_product", "flex_attention"})) return OpClass::kAttention;
   if (has_any(name, {"rsqrt", "layer_norm", "rms_norm", "var_mean"})) return OpClass::kNorm;
   if (has_any(name, {"_cos_", "_sin_", "rotary", "rope"})) return OpClass::kRope;
   if (has_any(name, {"gelu", "silu", "tanh", "sigmoid"})) return OpClass::kActivation;
@@ -79,7 +85,7 @@ bool is_softmax(std::string_view kernel) { return has_any(lower(kernel), {"softm
 
 bool is_main_attention(std::string_view kernel) {
   const std::string name = lower(kernel);
-  return has_any(name, {"flash", "fmha", "attention", "attn", "_sdpa", "mha_"}) &&
+  return !is_fused_elementwise(name) && has_any(name, {"flash", "fmha", "attention", "attn", "_sdpa", "mha_"}) &&
          !has_any(name, {"combine", "reduce", "convert", "preprocess", "softmax"});
 }
 

@@ -22,6 +22,10 @@ TEST(OpClass, TellsKernelsOfLibrariesAndCompilersByName) {
       {"triton_poi_fused_gelu_mul_7", OpClass::kActivation},
       {"triton_poi_fused_cat_clone_2", OpClass::kCopy},
       {"triton_poi_fused_add_1", OpClass::kOther},
+      {"triton_poi_fused__scaled_dot_product_cudnn_attention__to_copy__unsafe_view_add_cat_clone_mul_3",
+       OpClass::kOther},
+      {"triton_tem_fused_flex_attention_0", OpClass::kAttention},
+      {"cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x256_4x1x1", OpClass::kAttention},
       {"void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<float, float>", OpClass::kNorm},
       {"void at::native::vectorized_elementwise_kernel<4, at::native::GeluCUDAKernelImpl>", OpClass::kActivation},
       {"void at::native::(anonymous namespace)::CatArrayBatchedCopy<float>", OpClass::kCopy},
@@ -57,6 +61,9 @@ TEST(OpClass, CountsOneAttentionKernelALayer) {
   EXPECT_TRUE(is_main_attention("flash_fwd_splitkv_kernel<256>"));
   EXPECT_FALSE(is_main_attention("flash_fwd_splitkv_combine_kernel<256>"));
   EXPECT_FALSE(is_main_attention("softmax_warp_forward"));
+  EXPECT_TRUE(is_main_attention("cudnn_generated_fort_native_sdpa_sm90_flash_fprop_wgmma_f16_knob_7_64x128x256_4x1x1"));
+  // Prepares queries for it, several times a layer.
+  EXPECT_FALSE(is_main_attention("triton_poi_fused__scaled_dot_product_cudnn_attention__to_copy_add_cat_2"));
   EXPECT_TRUE(is_softmax("cunn_SoftMaxForward"));
 }
 
