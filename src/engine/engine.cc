@@ -323,6 +323,9 @@ Status Engine::check_all(std::span<const Sample> samples) const noexcept {
   for (size_t i = 0; i < samples.size(); ++i) {
     if (Status status = check(samples[i], i); !status.is_ok()) return status;
   }
+  if (has_frames(samples) && bucket_of(samples).image_dtype != DType::kU8) {
+    return Status::error(StatusCode::kBadInput, "pictures of f32 and frames of the pool cannot share a call");
+  }
   return Status::ok();
 }
 
@@ -340,8 +343,6 @@ Status Engine::infer(std::span<const Sample> samples, std::span<float> actions, 
                            "frames of a stream are under way; wait for their actions before an ordinary call");
     }
     const Bucket bucket = bucket_of(samples);
-    if (bucket.image_dtype != DType::kU8 && has_frames(samples))
-      return Status::error(StatusCode::kBadInput, "pictures of f32 and frames of the pool cannot share a call");
     if (options_.prepared_only && find_slot(bucket) == nullptr) {
       return Status::error(StatusCode::kBadInput,
                            "%ld samples with %ld pictures and at most %ld prefix rows were not prepared for, and this "

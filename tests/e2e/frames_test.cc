@@ -4,6 +4,7 @@
 #include "../unit/policy/policy_test.h"
 #include "../unit/policy/resize_pictures.h"
 #include "backend/sim/sim_backend.h"
+#include "engine/frame_stream.h"
 #include "ops/recorder.h"
 #include "policy/policy.h"
 #include "policy/resize.h"
@@ -216,6 +217,20 @@ TEST(Frames, OfAnotherPoolAreRefused) {
   EXPECT_NE(message({}, false).find("another pool"), std::string::npos);
   EXPECT_NE(message(put_frame(*robot.engine->frames(), view_of(image), 28), true).find("cannot share"),
             std::string::npos);
+}
+
+TEST(Frames, BesideFloatsAreRefusedByAStreamToo) {
+  Robot robot("tiny_pi0", "pi0_aloha", kLargePool);
+  const Request request(robot.model.config, 1);
+  const std::vector<float> floats(static_cast<size_t>(robot.model.config.vision.pixels()));
+  Sample sample = request.sample();
+  sample.cameras[0] = sample.cameras[1] = {floats.data(), DType::kF32, true};
+  FrameStream stream(*robot.engine, std::span(&sample, 1));
+  const PooledFrame frame = put_frame(*robot.engine->frames(), view_of(picture("noise", 40, 50)), 28);
+  sample.cameras[0] = {nullptr, DType::kU8, true, &frame};
+  const Status status = stream.submit(std::span(&sample, 1));
+  EXPECT_EQ(status.code(), StatusCode::kBadInput);
+  EXPECT_NE(std::string(status.message()).find("cannot share"), std::string::npos) << status.message();
 }
 
 }  // namespace
