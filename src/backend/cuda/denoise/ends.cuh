@@ -113,34 +113,25 @@ TENDON_DEVICE void token_stage(Block& t, int step, const float* gains, unsigned 
   const uint32_t tokens = t.shared + SharedLayout::kTokens;
   const Block::Own own = t.own();
   const float gain = load_constant(gains + t.block * kColumns + own.column);
-  if constexpr (kPi05) {
-    if (t.warp == 0) {
-      float in[4];
-      action_in(t, step, exchange + Exchange::kActions, in);
+  unsigned char* const hidden = exchange + Exchange::kActionHidden;
+  float4 weights[kMlpGroups];  // on their way while x_t is
+  if constexpr (!kPi05) load_mlp_out(t, weights);
+  if (t.warp == 0) {
+    float in[4];
+    action_in(t, step, exchange + Exchange::kActions, in);
 #pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int row = 8 * j + t.group;
-        if (row < t.args.horizon) {
-          store_shared_floats(tokens + ((leading + row) * kColumns + 2 * t.quad) * 4, in[2 * j], in[2 * j + 1]);
-        }
+    for (int j = 0; j < 2; ++j) {
+      const int row = 8 * j + t.group;
+      if (row >= t.args.horizon) continue;
+      if constexpr (kPi05) {
+        store_shared_floats(tokens + ((leading + row) * kColumns + 2 * t.quad) * 4, in[2 * j], in[2 * j + 1]);
+      } else {
+        store_relaxed_8(hidden + (row * kWidth + t.block * kColumns + 2 * t.quad) * 4, __float_as_uint(silu(in[2 * j])),
+                        __float_as_uint(silu(in[2 * j + 1])));
       }
     }
-  } else {
-    float4 weights[kMlpGroups];  // on their way while x_t is
-    load_mlp_out(t, weights);
-    unsigned char* const hidden = exchange + Exchange::kActionHidden;
-    if (t.warp == 0) {
-      float in[4];
-      action_in(t, step, exchange + Exchange::kActions, in);
-#pragma unroll
-      for (int j = 0; j < 2; ++j) {
-        const int row = 8 * j + t.group;
-        if (row < t.args.horizon) {
-          store_relaxed_8(hidden + (row * kWidth + t.block * kColumns + 2 * t.quad) * 4,
-                          __float_as_uint(silu(in[2 * j])), __float_as_uint(silu(in[2 * j + 1])));
-        }
-      }
-    }
+  }
+  if constexpr (!kPi05) {
     mlp_out(t, weights, hidden);
     if (leading > 0 && t.thread < kColumns) {
       store_shared_float(tokens + t.thread * 4, load_constant(t.args.state_token + t.block * kColumns + t.thread));

@@ -93,12 +93,6 @@ TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer) {
   __syncwarp();
 }
 
-// The threads of a block: those that compute, then the producer's warp with three idle ones beside it, for only four
-// warps together can hand their registers to the others. So none of those that compute keeps a number in memory.
-constexpr int kLaunched = kThreads + 128;
-TENDON_DEVICE void give_registers() { asm volatile("setmaxnreg.dec.sync.aligned.u32 40;"); }
-TENDON_DEVICE void take_registers() { asm volatile("setmaxnreg.inc.sync.aligned.u32 224;"); }
-
 // The threads that compute, without the producer's warp.
 TENDON_DEVICE void compute_sync() { named_barrier(1, kThreads); }
 

@@ -11,6 +11,10 @@
 namespace tendon::gpu::denoise {
 namespace {
 
+// The threads of a block: those that compute, then the producer's warp with three idle ones beside it, for only four
+// warps together can hand their registers to the others. So none of those that compute keeps a number in memory.
+constexpr int kLaunched = kThreads + 128;
+
 template <bool kPi05>
 TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
   Block t(args, shared);
@@ -83,7 +87,7 @@ __global__ __launch_bounds__(kLaunched, 1) void loop_kernel(const __grid_constan
   cluster_arrive();
   cluster_wait();
   if (threadIdx.x >= kThreads) {
-    give_registers();
+    give_registers<40>();
     stream_chunks<SharedLayout>({.weights = args.weights + size_t{blockIdx.x} * kWeightChunks * kChunkBytes,
                                  .keys = args.keys + size_t{blockIdx.x % kParts} * kKvChunks * kChunkBytes,
                                  .layer_weight_bytes = kLayerWeightBytes,
@@ -96,7 +100,7 @@ __global__ __launch_bounds__(kLaunched, 1) void loop_kernel(const __grid_constan
                                 shared, static_cast<int>(threadIdx.x) - kThreads);
     __syncwarp();
   } else {
-    take_registers();
+    take_registers<224>();
     compute<kPi05>(args, shared);
   }
   cluster_arrive();  // the neighbour may still send

@@ -53,6 +53,16 @@ TENDON_DEVICE void named_barrier(int id, int threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
 }
 
+// Registers of a thread from here on; of all four warps of a warpgroup. Those that one gives another can take.
+template <int kRegisters>
+TENDON_DEVICE void take_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+template <int kRegisters>
+TENDON_DEVICE void give_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
+}
+
 // --- clusters -----------------------------------------------------------------------------------------------------
 
 // The address of the same shared variable in block `rank` of the cluster.
@@ -162,9 +172,9 @@ TENDON_DEVICE void mma(float (&sums)[4], const uint4& a, uint32_t b0, uint32_t b
       : "+f"(sums[0]), "+f"(sums[1]), "+f"(sums[2]), "+f"(sums[3])
       : "r"(a.x), "r"(a.y), "r"(a.z), "r"(a.w), "r"(b0), "r"(b1));
 }
-// sums (16×8) += a (16×8) · b (8×8) in tf32, which takes the upper 19 bits of an f32: a holds (row group, k quad),
-// (group
-// + 8, quad), (group, quad + 4), (group + 8, quad + 4), b (quad, column group), (quad + 4, group).
+// sums (16×8) += a (16×8) · b (8×8) in tf32, which takes the upper 19 bits of an f32. As (row, k) a lane has in a
+// (group, quad), (group + 8, quad), (group, quad + 4), (group + 8, quad + 4), as (k, column) in b (quad, group), (quad
+// + 4, group).
 TENDON_DEVICE void mma_tf32(float (&sums)[4], const float (&a)[4], const float (&b)[2]) {
   asm volatile(
       "mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"

@@ -132,14 +132,6 @@ TENDON_DEVICE void send_four(uint32_t peer, uint32_t peer_barrier, const float* 
 
 // 128 threads at the barrier `id`, 1 to 15.
 TENDON_DEVICE void warpgroup_sync(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
-template <int kRegisters>
-TENDON_DEVICE void take_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-TENDON_DEVICE void give_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
 
 // Two 8×8 matrices of bf16 (one beside the other in registers, as wgmma leaves sums), or four, stored transposed: lane
 // l gives the address of row l % 8 of matrix l / 8.
