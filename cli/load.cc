@@ -78,7 +78,7 @@ Reply read_reply(const Frame& frame) {
 
 // Of one client; joined at the end.
 struct Counts {
-  std::vector<double> total_ms, infer_ms, queue_ms, model_ms, overhead_ms;
+  std::vector<double> total_ms, infer_ms, queue_ms, model_ms, rest_ms, overhead_ms;
   int64_t requests = 0, lost = 0, wrong = 0, refused = 0;
   std::string first_trouble;
   std::vector<double> actions;  // of this client's request
@@ -163,7 +163,8 @@ class Client {
     counts.infer_ms.push_back(reply.infer_ms);
     counts.queue_ms.push_back(reply.queue_ms);
     counts.model_ms.push_back(reply.model_ms);
-    counts.overhead_ms.push_back(total_ms - reply.model_ms - reply.queue_ms);
+    counts.rest_ms.push_back(total_ms - reply.model_ms - reply.queue_ms);
+    counts.overhead_ms.push_back(total_ms - reply.model_ms);
   }
 
   const LoadOptions& options_;
@@ -216,6 +217,7 @@ int run_load(const LoadOptions& options) {
                                    {&one.infer_ms, &all.infer_ms},
                                    {&one.queue_ms, &all.queue_ms},
                                    {&one.model_ms, &all.model_ms},
+                                   {&one.rest_ms, &all.rest_ms},
                                    {&one.overhead_ms, &all.overhead_ms}})
       to->insert(to->end(), from->begin(), from->end());
     all.requests += one.requests;
@@ -234,7 +236,7 @@ int run_load(const LoadOptions& options) {
   }
   const double rate = static_cast<double>(all.total_ms.size()) / elapsed;
   const Spread total = spread_of(all.total_ms), infer = spread_of(all.infer_ms), queue = spread_of(all.queue_ms),
-               model = spread_of(all.model_ms), overhead = spread_of(all.overhead_ms);
+               model = spread_of(all.model_ms), rest = spread_of(all.rest_ms), overhead = spread_of(all.overhead_ms);
   if (!options.json.empty()) {
     write_json({{"url", options.url},
                 {"preset", preset_name},
@@ -253,7 +255,8 @@ int run_load(const LoadOptions& options) {
                   {"infer", json_of(infer)},
                   {"queue", json_of(queue)},
                   {"model", json_of(model)},
-                  {"rest", json_of(overhead)}}}},
+                  {"rest", json_of(rest)},
+                  {"overhead", json_of(overhead)}}}},
                options.json);
   }
   if (options.json != "-") {
@@ -262,8 +265,12 @@ int run_load(const LoadOptions& options) {
     fmt::print("lost {}, wrong {}, error replies {}{}\n\n", all.lost, all.wrong, all.refused,
                facts.action_dim > 0 && !options.free_noise ? "" : " (values not checked: the noise is the server's)");
     fmt::print("{:<10} {:>9} {:>9} {:>9} {:>9}\n", "ms", "p50", "p90", "p99", "max");
-    for (const auto& [name, s] :
-         {std::pair{"total", total}, {"infer", infer}, {"queue", queue}, {"model", model}, {"rest", overhead}})
+    for (const auto& [name, s] : {std::pair{"total", total},
+                                  {"infer", infer},
+                                  {"queue", queue},
+                                  {"model", model},
+                                  {"rest", rest},
+                                  {"overhead", overhead}})
       fmt::print("{:<10} {:>9.3f} {:>9.3f} {:>9.3f} {:>9.3f}\n", name, s.p50, s.p90, s.p99, s.max);
   }
   if (!all.first_trouble.empty()) std::fprintf(stderr, "tendon: first trouble: %s\n", all.first_trouble.c_str());

@@ -6,6 +6,7 @@
 The first tenth of the time `tendon load` runs alone, the rest beside 1,000 connections that are opened and closed, 50
 clients that are killed while their request runs, and 10 that send and never read. Fails (exit code 1) when a reply is lost
 or wrong, the server's memory grows by more than 1 %, or the load's p99 becomes more than 1.2 times what it was alone.
+TENDON_BIN=DIR takes `tendon` from there; libraries may lie beside it. Ends at most 15 s after --seconds when all is well.
 Python 3.9, standard library only.
 """
 
@@ -14,10 +15,11 @@ import json
 import re
 import socket
 import struct
-import subprocess
 import sys
 import threading
 import time
+
+from tendon_process import default_binary, load, serve
 
 HANDSHAKE = (
     b"GET / HTTP/1.1\r\nHost: soak\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
@@ -118,58 +120,37 @@ class Trouble(threading.Thread):
             self.error = str(error)
 
 
-def load(arguments, port, seconds):
-    command = [arguments.tendon, "load", "--url", f"ws://127.0.0.1:{port}", "--clients", str(arguments.clients)]
-    command += ["--seconds", str(seconds), "--rate", str(arguments.rate), "--json", "-"]
-    done = subprocess.run(command, capture_output=True, text=True)
-    if not done.stdout:
-        sys.exit(f"tendon load failed: {done.stderr}")
-    return json.loads(done.stdout)
-
-
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--tendon", default="build/cpu/cli/tendon")
+    parser.add_argument("--tendon", default=default_binary())
     parser.add_argument("--seconds", type=float, default=600)
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--rate", type=float, default=0.5, help="requests a second of each client")
     parser.add_argument("--json", help="also write the figures to this file")
     arguments = parser.parse_args()
 
-    command = [arguments.tendon, "serve", "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid"]
-    command += ["--tokens", "2,5,7", "--threads", "1", "--port", "0", "--log-requests"]
-    server = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
-    port = None
-    for line in server.stderr:
-        found = re.search(r"event=listening .*port=(\d+)", line)
-        if found:
-            port = int(found.group(1))
-            break
-    if port is None:
-        sys.exit("the server did not start")
-    threading.Thread(target=lambda: [None for _ in server.stderr], daemon=True).start()  # the log, which must be read
+    def run_load(seconds):
+        clients = ("--clients", str(arguments.clients), "--rate", str(arguments.rate))
+        return load(arguments.tendon, server.port, seconds, *clients)
 
-    try:
-        alone = load(arguments, port, arguments.seconds / 10)
+    with serve(arguments.tendon, "--preset", "pi0_droid", "--log-requests") as server:
+        alone = run_load(arguments.seconds / 10)
         rest = arguments.seconds * 9 / 10
-        trouble = Trouble(port, rest * 0.95)
+        trouble = Trouble(server.port, rest * 0.95)
         trouble.start()
         memory = []
         stop = threading.Event()
 
         def watch():
             while not stop.wait(min(5.0, rest / 60)):
-                memory.append(resident_bytes(server.pid))
+                memory.append(resident_bytes(server.process.pid))
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
-        beside = load(arguments, port, rest)
+        beside = run_load(rest)
         stop.set()
         watcher.join()
         trouble.join(60)
-    finally:
-        server.terminate()
-    exit_code = server.wait(150)
 
     part = max(1, len(memory) // 6)
     early = sorted(memory[part : 2 * part])[part // 2]
@@ -191,7 +172,7 @@ def main():
         "memory_late_bytes": late,
         "memory_growth": late / early - 1,
         "memory_bytes": memory[:: max(1, len(memory) // 20)],  # over the time beside the others
-        "server_exit_code": exit_code,
+        "server_exit_code": server.exit_code,
         "trouble_error": trouble.error,
     }
     print(json.dumps(figures, indent=2))
@@ -199,7 +180,7 @@ def main():
         with open(arguments.json, "w") as file:
             file.write(json.dumps(figures, indent=2) + "\n")
     failed = []
-    if figures["lost"] or figures["wrong"] or exit_code or trouble.error:
+    if figures["lost"] or figures["wrong"] or server.exit_code or trouble.error:
         failed.append("replies lost or wrong, or the server failed")
     if figures["memory_growth"] > 0.01:
         failed.append("the memory grows")
