@@ -60,4 +60,15 @@ void ChunkConstraint::finish(const Tensor& x, const Tensor& actions) const {
   r_.add(SelectRows{.x = x, .y = previous_, .chosen = frozen_, .out = actions});
 }
 
+void ChunkConstraint::describe(DenoiseLoop& loop) const {
+  if (!spec_.chunking) return;
+  loop.previous = previous_;
+  loop.guidance = guidance_;
+  loop.frozen = frozen_;
+  loop.times = spec_.schedule.times;
+  if (!guidance_.defined()) return;
+  for (const float time : loop.times)
+    loop.guidance_scales.push_back(guidance_scale(time, spec_.chunking->max_guidance));
+}
+
 }  // namespace tendon

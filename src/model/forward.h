@@ -116,6 +116,8 @@ class ChunkConstraint {
   // Whether `finish` has rows to set after the last step.
   bool sets_rows() const { return frozen_.defined(); }
   void finish(const Tensor& x, const Tensor& actions) const;
+  // What the loop as one operation has to know of it.
+  void describe(DenoiseLoop& loop) const;
 
  private:
   bool is(ChunkingMode mode) const { return spec_.chunking && spec_.chunking->mode == mode; }

@@ -247,9 +247,10 @@ Tensor record_velocity(const Call& call, const Tensor& x_t, const StepContext& a
   return velocity;
 }
 
-// Nobody looks inside, and what depends on the time alone is tabulated.
+// Nobody looks inside, what depends on the time alone is tabulated, and all rows have the same time.
 bool can_be_one_operation(const ForwardSpec& spec) {
-  return !spec.taps && !spec.chunking && spec.folds.pack_valid_tokens && spec.folds.time_tables &&
+  const bool rows_at_time_0 = spec.chunking && spec.chunking->mode == ChunkingMode::kTrained;
+  return !spec.taps && !rows_at_time_0 && spec.folds.pack_valid_tokens && spec.folds.time_tables &&
          (spec.config.pi05() || spec.folds.action_in);
 }
 
@@ -326,9 +327,9 @@ void record_policy(Recorder& r, const ForwardSpec& spec) {
     layout.action_rows = r.input("action_suffix_rows", DType::kI32, {spec.bucket.batch * c.horizon});
   }
   const Tensor noise = r.input("noise", DType::kF32, {spec.bucket.batch * c.horizon, c.action_dim});  // (B·H, A)
+  const size_t first_op = r.ops().size();
   const ChunkConstraint chunk(r, spec, noise);
   Tensor x = noise;
-  const size_t first_op = r.ops().size();
   const int64_t steps = spec.steps();
   Tensor actions;
   for (int64_t step = 0; step < steps; ++step) {
@@ -344,7 +345,9 @@ void record_policy(Recorder& r, const ForwardSpec& spec) {
   }
   if (chunk.sets_rows()) chunk.finish(x, actions);
   if (!can_be_one_operation(spec)) return;
-  r.add(loop_of(call, layout, noise, x, r.take_ops(first_op)));
+  DenoiseLoop loop = loop_of(call, layout, noise, actions, r.take_ops(first_op));
+  chunk.describe(loop);
+  r.add(std::move(loop));
 }
 
 }  // namespace tendon

@@ -29,6 +29,12 @@ struct DenoiseLoop {
   Tensor modulation;                   // π0.5: (steps·(2·layers + 1), 3·W) f32, scale | shift | gate
   Tensor final_gain;                   // (W) f32, π0
   Tensor action_out, action_out_bias;  // (A, W), (A) f32
+  // Real-time chunking; `previous` is undefined without it. One of the other two: with weights, Guidance of every
+  // step's velocity; with rows that are given, those stand on the straight path from noise to `previous` before each
+  // step, and on `previous` at the end.
+  Tensor previous = {}, guidance = {};                  // (B·H, A) f32
+  Tensor frozen = {};                                   // (B·H) i32
+  std::vector<float> times = {}, guidance_scales = {};  // of every step; the scales with `guidance`
   std::vector<Layer> layers;
   std::shared_ptr<const std::vector<Op>> parts;
   int64_t steps = 0;
@@ -44,6 +50,8 @@ struct DenoiseLoop {
     f("mlp_out", mlp_out, Access::kRead), f("mlp_out_bias", mlp_out_bias, Access::kRead);
     f("modulation", modulation, Access::kRead), f("final_gain", final_gain, Access::kRead);
     f("action_out", action_out, Access::kRead), f("action_out_bias", action_out_bias, Access::kRead);
+    f("previous", previous, Access::kRead), f("guidance", guidance, Access::kRead);
+    f("frozen", frozen, Access::kRead);
     for (Layer& layer : layers) {
       f("input_gain", layer.input_gain, Access::kRead), f("post_gain", layer.post_gain, Access::kRead);
       f("q", layer.q, Access::kRead), f("k", layer.k, Access::kRead), f("v", layer.v, Access::kRead);

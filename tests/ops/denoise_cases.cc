@@ -1,5 +1,6 @@
 #include "denoise_cases.h"
 
+#include <array>
 #include <memory>
 
 #include "maker.h"
@@ -13,11 +14,14 @@ struct Network {
 constexpr Network kExpert = {1024, 4096, 8, 256, 32};  // of both published models; the persistent kernels' only one
 constexpr Network kNarrow = {64, 144, 2, 32, 8};
 
+enum class Chunking { kNone, kGuided, kInpaint };
+
 struct LoopShape {
   bool adaptive;          // modulated norms; else gains, and a row in front of the actions'
   int64_t horizon, keys;  // action rows; cached keys that are seen
   int64_t layers, steps;
   int64_t unseen = 3;  // cached keys behind those, and behind the loop's own rows: NaN
+  Chunking chunking = Chunking::kNone;
 };
 
 // The loop's operation and, as its parts, the same in small operations.
@@ -31,9 +35,10 @@ class Loop {
     loop_.parts = std::make_shared<const std::vector<Op>>(m_.record([&](Recorder& r) {
       Tensor x = loop_.noise;
       for (int64_t step = 0; step < shape_.steps; ++step) {
-        const Tensor next = step + 1 == shape_.steps ? loop_.actions : r.temporary(kF32, x.shape);
-        r.add(EulerStep{.x = x, .v = velocity(r, x, step), .out = next, .dt = loop_.dt});
-        x = next;
+        const bool is_last = step + 1 == shape_.steps;
+        const Tensor next = is_last && !loop_.frozen.defined() ? loop_.actions : r.temporary(kF32, x.shape);
+        r.add(EulerStep{.x = x, .v = guided(r, x, velocity(r, x, step), step), .out = next, .dt = loop_.dt});
+        x = loop_.frozen.defined() ? with_given_rows(r, next, step + 1) : next;
       }
     }));
     return m_.make(name, loop_);
@@ -87,6 +92,19 @@ class Loop {
                                .v_cache = cache()};
       loop_.layers.push_back(layer);
     }
+    if (shape_.chunking != Chunking::kNone) {
+      loop_.previous = m_.data(kF32, {shape_.horizon, net_.actions});
+      for (int64_t step = 0; step < shape_.steps; ++step)
+        loop_.times.push_back(1.0F + static_cast<float>(step) * loop_.dt);
+    }
+    if (shape_.chunking == Chunking::kGuided) {
+      loop_.guidance = m_.data(kF32, {shape_.horizon, net_.actions}, [](Random& random, int64_t) {
+        return 0.25 * static_cast<double>(random.integer(0, 5));
+      });
+      for (int64_t step = 0; step < shape_.steps; ++step)
+        loop_.guidance_scales.push_back(3.0F - static_cast<float>(step));
+    }
+    if (shape_.chunking == Chunking::kInpaint) loop_.frozen = m_.plain(kI32, {shape_.horizon}, integers(0, 2));
     cache_rows_ = m_.plain(kI32, {rows_}, counting(shape_.keys));
     action_rows_ = m_.plain(kI32, {shape_.horizon}, counting(leading_));
     state_rows_ = m_.plain(kI32, {1}, counting(0));
@@ -186,6 +204,36 @@ class Loop {
     return v;
   }
 
+  // The velocity that the step takes.
+  Tensor guided(Recorder& r, const Tensor& x, const Tensor& v, int64_t step) const {
+    if (!loop_.guidance.defined()) return v;
+    const auto i = static_cast<size_t>(step);
+    const Tensor out = r.temporary(kF32, v.shape);
+    r.add(Guidance{.x = x,
+                   .v = v,
+                   .target = loop_.previous,
+                   .weight = loop_.guidance,
+                   .out = out,
+                   .time = loop_.times[i],
+                   .scale = loop_.guidance_scales[i]});
+    return out;
+  }
+
+  // x before step `next`, or the actions.
+  Tensor with_given_rows(Recorder& r, const Tensor& x, int64_t next) const {
+    const bool is_end = next == shape_.steps;
+    const Tensor out = is_end ? loop_.actions : r.temporary(kF32, x.shape);
+    Tensor given = loop_.previous;
+    if (!is_end) {
+      const Tensor path = r.temporary(kF32, x.shape);
+      r.add(EulerStep{.x = loop_.noise, .v = loop_.previous, .out = path, .dt = -1.0F});
+      given = r.temporary(kF32, x.shape);
+      r.add(EulerStep{.x = loop_.previous, .v = path, .out = given, .dt = loop_.times[static_cast<size_t>(next)]});
+    }
+    r.add(SelectRows{.x = x, .y = given, .chosen = loop_.frozen, .out = out});
+    return out;
+  }
+
   const Network& net_;
   const LoopShape& shape_;
   int64_t leading_, rows_;
@@ -203,9 +251,11 @@ double most_difference(const LoopShape& shape) {
 }
 
 Case loop_case(const Network& network, const LoopShape& shape, const char* width) {
+  constexpr std::array kChunking = {"", "_guided", "_inpaint"};
   Case made = Loop(network, shape)
-                  .make(fmt::format("{}{}_h{}_keys{}_layers{}_steps{}", width, shape.adaptive ? "adaptive" : "plain",
-                                    shape.horizon, shape.keys, shape.layers, shape.steps));
+                  .make(fmt::format("{}{}_h{}_keys{}_layers{}_steps{}{}", width, shape.adaptive ? "adaptive" : "plain",
+                                    shape.horizon, shape.keys, shape.layers, shape.steps,
+                                    kChunking[static_cast<size_t>(shape.chunking)]));
   made.most_difference = most_difference(shape);
   return made;
 }
@@ -232,6 +282,14 @@ std::vector<Case> denoise_loop_cases() {
                                    LoopShape{adaptive, 56 - leading, 788, 1, 1}}) {
       cases.push_back(loop_case(kExpert, shape, ""));
       cases.back().slow = true;
+    }
+    // A previous chunk, with both kernels.
+    for (const Chunking chunking : {Chunking::kGuided, Chunking::kInpaint}) {
+      cases.push_back(loop_case(kNarrow, {adaptive, 5, 21, 1, 3, 3, chunking}, "narrow_"));
+      for (const int64_t horizon : {10, 50}) {
+        cases.push_back(loop_case(kExpert, {adaptive, horizon, 33, 1, 3, 3, chunking}, ""));
+        cases.back().slow = true;
+      }
     }
     // The persistent loop by itself, as a call runs it.
     for (const int64_t horizon : {10, 50}) {

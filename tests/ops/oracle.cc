@@ -612,12 +612,16 @@ void compute(const Guidance& a, Buffers& buffers) {
   Matrix out(buffers, a.out);
   for (int64_t row = 0; row < out.rows(); ++row) {
     for (int64_t col = 0; col < out.cols(); ++col) {
-      const double velocity = v.value(row, col);
-      const double moved = static_cast<double>(a.time) * velocity;
+      const Number velocity = v.at(row, col);
+      const Number start = x.at(row, col);
+      const auto time = static_cast<double>(a.time);
+      const double moved = time * velocity.value;
       const double gain = static_cast<double>(a.scale) * weight.value(row, col);
-      const double pull = gain * (target.value(row, col) - (x.value(row, col) - moved));
-      const double terms = std::fabs(target.value(row, col)) + std::fabs(x.value(row, col)) + std::fabs(moved);
-      out.store(row, col, velocity - pull, kF32Unit * (6 * std::fabs(gain) * terms + 2 * std::fabs(velocity)));
+      const double pull = gain * (target.value(row, col) - (start.value - moved));
+      const double terms = std::fabs(target.value(row, col)) + std::fabs(start.value) + std::fabs(moved);
+      out.store(row, col, velocity.value - pull,
+                kF32Unit * (6 * std::fabs(gain) * terms + 2 * std::fabs(velocity.value)) +
+                    std::fabs(1 - gain * time) * velocity.bound + std::fabs(gain) * start.bound);
     }
   }
 }

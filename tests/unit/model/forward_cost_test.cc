@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <set>
 #include <string>
 #include <string_view>
@@ -24,6 +25,7 @@ struct Request {
   Folds folds = {};
   DType activation = DType::kBf16;
   bool taps = false;
+  std::optional<Chunking> chunking = {};
 };
 
 class Recorded {
@@ -44,10 +46,10 @@ class Recorded {
     if (!request.folds.time_tables) {
       tables_.time_embedding = table({request.steps, width});
     } else if (config_.pi05()) {
-      tables_.modulation = table({request.steps * (2 * config_.depth + 1), 3 * width});
+      tables_.modulation = table({(request.steps + 1) * (2 * config_.depth + 1), 3 * width});
     } else {
       tables_.action_in = table({width, request.folds.action_in ? config_.action_dim : width});
-      tables_.action_in_bias = table({request.steps, width});
+      tables_.action_in_bias = table({request.steps + 1, width});
     }
     record_policy(recorder_, {.config = config_,
                               .weights = weights_,
@@ -56,7 +58,8 @@ class Recorded {
                               .schedule = make_schedule(request.steps, TimeRule::kOpenpi),
                               .activation = request.activation,
                               .bucket = {.batch = 1, .images = 3, .prefix_rows = request.prefix_rows},
-                              .taps = request.taps});
+                              .taps = request.taps,
+                              .chunking = request.chunking});
     for (const Op& op : recorder_.ops()) {
       const auto* const loop = std::get_if<DenoiseLoop>(&op.args);
       if (loop == nullptr) {
@@ -253,6 +256,35 @@ TEST(ForwardCost, ExpertWeightBytesOfAStep) {
       });
     }
     EXPECT_NEAR(bytes * 1e-9, 0.623, 5e-4) << variant_name(variant);
+  }
+}
+
+// With a previous chunk too, but for rows at another time than the others.
+TEST(Forward, LoopWithAPreviousChunkIsOneOperation) {
+  for (const Variant variant : {Variant::kPi0, Variant::kPi05}) {
+    for (const ChunkingMode mode : {ChunkingMode::kGuided, ChunkingMode::kInpaint, ChunkingMode::kTrained}) {
+      const Recorded recorded({.variant = variant, .chunking = Chunking{.mode = mode, .max_guidance = 5.0F}});
+      const DenoiseLoop* const loop = recorded.loop();
+      ASSERT_EQ(loop != nullptr, mode != ChunkingMode::kTrained);
+      if (loop == nullptr) continue;
+      const bool is_guided = mode == ChunkingMode::kGuided;
+      EXPECT_TRUE(loop->previous.defined());
+      EXPECT_EQ(loop->guidance.defined(), is_guided);
+      EXPECT_EQ(loop->frozen.defined(), !is_guided);
+      ASSERT_EQ(loop->times.size(), 10U);
+      EXPECT_EQ(loop->times[0], 1.0F);
+      EXPECT_NEAR(loop->times[9], 0.1F, 1e-6);
+      std::vector<float> scales;
+      for (const Op& part : *loop->parts) {
+        if (const auto* const guidance = std::get_if<Guidance>(&part.args)) scales.push_back(guidance->scale);
+      }
+      EXPECT_EQ(loop->guidance_scales, scales);
+      EXPECT_EQ(scales.size(), is_guided ? 10U : 0U);
+      // What the loop writes are the call's actions, and nothing of chunking is left outside of it.
+      EXPECT_EQ(recorded.recorder().values()[static_cast<size_t>(loop->actions.value)].name, "actions");
+      EXPECT_TRUE(std::holds_alternative<DenoiseLoop>(recorded.recorder().ops().back().args));
+      for (const Op& op : recorded.recorder().ops()) EXPECT_FALSE(std::holds_alternative<EulerStep>(op.args));
+    }
   }
 }
 

@@ -36,4 +36,16 @@ struct LoopArgs {
   float score_scale = 0;  // of q·k, times log2(e)
 };
 
+// What real-time chunking does to x_t between two steps; see DenoiseLoop.
+enum class Rule { kNone, kGuided, kInpaint };
+template <Rule kRule>
+struct Previous {
+  static constexpr int kMaxSteps = 64;
+  const float *actions = nullptr, *guidance = nullptr;  // (horizon, 32); kGuided: the second one
+  const int32_t* frozen = nullptr;                      // (horizon), kInpaint
+  float times[kMaxSteps] = {}, scales[kMaxSteps] = {};  // of each step
+};
+template <>
+struct Previous<Rule::kNone> {};
+
 }  // namespace tendon::gpu::denoise

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "backend/cuda/denoise/block.cuh"
+#include "backend/cuda/denoise/given.cuh"
 
 namespace tendon::gpu::denoise {
 
@@ -146,9 +147,9 @@ TENDON_DEVICE void token_stage(Block& t, int step, const float* gains, unsigned 
 
 // What is left of the final norm, action_out and the Euler step: block 32g + a makes action `a` of action rows g, g + 4
 // and g + 8. Threads 0–2 carry x_t of these through the steps in `x_t`.
-template <bool kPi05>
-TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char* x, float& x_t,
-                                  unsigned char* exchange) {
+template <bool kPi05, Rule kRule>
+TENDON_DEVICE void velocity_stage(const Block& t, const Previous<kRule>& previous, const Given<kRule>& given, int step,
+                                  const unsigned char* x, float& x_t, unsigned char* exchange) {
   constexpr int kGroups = kBlocks / kActionDim;
   constexpr int kMine = kMaxRows / kGroups;
   const int action = t.block % kActionDim;
@@ -218,7 +219,11 @@ TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char*
     constant += load_shared_float(at + 2 * kMine * 4);
   }
   const float velocity = product * rsqrtf(square_sum * (1.0F / kWidth) + t.args.eps) + constant;
-  x_t += t.args.dt * velocity;
+  if constexpr (kRule == Rule::kNone) {
+    x_t += t.args.dt * velocity;
+  } else {
+    x_t = given.next(t.args, previous, step, x_t, velocity);
+  }
   const int at = (first_row + t.thread * kGroups) * kActionDim + action;
   if (step + 1 == t.args.steps) {
     t.args.actions[at] = x_t;

@@ -15,14 +15,18 @@ namespace {
 // warps together can hand their registers to the others. So none of those that compute keeps a number in memory.
 constexpr int kLaunched = kThreads + 128;
 
-template <bool kPi05>
-TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
+template <bool kPi05, Rule kRule>
+TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous, uint32_t shared) {
   Block t(args, shared);
   unsigned char* const exchange = args.exchange;
   float x_t = 0.0F;  // of threads 0–2, see velocity_stage
+  Given<kRule> given;
   if (t.thread < kMaxRows / 4) {
     const int row = t.block / kActionDim + 4 * t.thread;
-    if (row < args.horizon) x_t = load_constant(args.noise + row * kActionDim + t.block % kActionDim);
+    if (row < args.horizon) {
+      x_t = load_constant(args.noise + row * kActionDim + t.block % kActionDim);
+      given.load(args, previous, row * kActionDim + t.block % kActionDim);
+    }
   }
   uint32_t chunk = 0;
   int index = 0;  // layers done
@@ -67,12 +71,14 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
       ++t.layer_parity;
     }
     t.forget();
-    velocity_stage<kPi05>(t, step, exchange + (index & 1) * Exchange::kSet + Exchange::kX, x_t, exchange);
+    velocity_stage<kPi05>(t, previous, given, step, exchange + (index & 1) * Exchange::kSet + Exchange::kX, x_t,
+                          exchange);
   }
 }
 
-template <bool kPi05>
-__global__ __launch_bounds__(kLaunched, 1) void loop_kernel(const __grid_constant__ LoopArgs args) {
+template <bool kPi05, Rule kRule>
+__global__ __launch_bounds__(kLaunched, 1) void loop_kernel(const __grid_constant__ LoopArgs args,
+                                                            const __grid_constant__ Previous<kRule> previous) {
 #if __CUDA_ARCH__ >= 900  // elsewhere it is never launched: fits_card()
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
@@ -101,14 +107,14 @@ __global__ __launch_bounds__(kLaunched, 1) void loop_kernel(const __grid_constan
     __syncwarp();
   } else {
     take_registers<224>();
-    compute<kPi05>(args, shared);
+    compute<kPi05>(args, previous, shared);
   }
   cluster_arrive();  // the neighbour may still send
   cluster_wait();
 #endif
 }
 
-template <bool kPi05>
+template <bool kPi05, Rule kRule>
 int blocks_that_fit() {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(kBlocks);
@@ -121,31 +127,40 @@ int blocks_that_fit() {
   config.numAttrs = 1;
   int clusters = 0;
   cudaFuncAttributes code{};
-  if (cudaFuncGetAttributes(&code, loop_kernel<kPi05>) != cudaSuccess || code.ptxVersion < 90 ||
-      cudaFuncSetAttribute(loop_kernel<kPi05>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  if (cudaFuncGetAttributes(&code, loop_kernel<kPi05, kRule>) != cudaSuccess || code.ptxVersion < 90 ||
+      cudaFuncSetAttribute(loop_kernel<kPi05, kRule>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(SharedLayout::kBytes)) != cudaSuccess ||
-      cudaOccupancyMaxActiveClusters(&clusters, loop_kernel<kPi05>, &config) != cudaSuccess) {
+      cudaOccupancyMaxActiveClusters(&clusters, loop_kernel<kPi05, kRule>, &config) != cudaSuccess) {
     cudaGetLastError();
     return 0;
   }
   return 2 * clusters;
 }
 
+template <Rule kRule>
+bool fits() {
+  return blocks_that_fit<false, kRule>() >= kBlocks && blocks_that_fit<true, kRule>() >= kBlocks;
+}
+
 }  // namespace
 
-bool fits_card() { return blocks_that_fit<false>() >= kBlocks && blocks_that_fit<true>() >= kBlocks; }
+bool fits_card() { return fits<Rule::kNone>() && fits<Rule::kGuided>() && fits<Rule::kInpaint>(); }
 
-void launch_loop(const LoopArgs& args, bool pi05, Stream stream) {
+template <Rule kRule>
+void launch_loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi05, Stream stream) {
   const LaunchShape shape{.grid = dim3(kBlocks),
                           .block = dim3(kLaunched),
                           .shared_bytes = SharedLayout::kBytes,
                           .stream = stream,
                           .cluster = 2};
   if (pi05) {
-    launch<loop_kernel<true>>(shape, args);
+    launch<loop_kernel<true, kRule>>(shape, args, previous);
   } else {
-    launch<loop_kernel<false>>(shape, args);
+    launch<loop_kernel<false, kRule>>(shape, args, previous);
   }
 }
+template void launch_loop(const LoopArgs&, const Previous<Rule::kNone>&, bool, Stream);
+template void launch_loop(const LoopArgs&, const Previous<Rule::kGuided>&, bool, Stream);
+template void launch_loop(const LoopArgs&, const Previous<Rule::kInpaint>&, bool, Stream);
 
 }  // namespace tendon::gpu::denoise

@@ -10,7 +10,8 @@ namespace tendon::gpu::denoise {
 
 // Whether the current card can hold all blocks at once: they wait for each other.
 bool fits_card();
-void launch_loop(const LoopArgs& args, bool pi05, Stream stream);
+template <Rule kRule>
+void launch_loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi05, Stream stream);
 
 // --- once (prepare.cu); rows of bf16 weights with their strides in elements
 struct Rows {

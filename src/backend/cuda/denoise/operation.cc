@@ -44,7 +44,10 @@ struct Narrow {
   static void pack_keys(const Caches& caches, const LoopArgs& args, unsigned char* keys, Stream stream) {
     launch_pack_keys(caches, args.layers, args.cached_keys, keys, args.exchange, stream);
   }
-  static constexpr auto loop = launch_loop;
+  template <Rule kRule>
+  static void loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi05, Stream stream) {
+    launch_loop(args, previous, pi05, stream);
+  }
 };
 struct Wide {
   static constexpr const char* kKernel = "cuda.denoise_loop (persistent, up to 56 rows)";
@@ -61,11 +64,36 @@ struct Wide {
   static void pack_keys(const Caches& caches, const LoopArgs& args, unsigned char* keys, Stream stream) {
     wide::launch_pack_keys(caches, args.layers, args.cached_keys, keys, args.exchange, stream);
   }
-  static constexpr auto loop = wide::launch_loop;
+  template <Rule kRule>
+  static void loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi05, Stream stream) {
+    wide::launch_loop(args, previous, pi05, stream);
+  }
 };
 
 int64_t rows_of(const DenoiseLoop& a) { return a.positions.elements(); }
 int64_t cache_keys(const DenoiseLoop& a) { return a.layers[0].k_cache.shape[1] - rows_of(a); }
+
+// Whether the kernels know how the previous chunk is continued.
+bool can_continue(const DenoiseLoop& a) {
+  if (!a.previous.defined()) return true;
+  const auto is_like_noise = [&](const Tensor& t) { return t.contiguous() && t.elements() == a.noise.elements(); };
+  return std::ssize(a.times) == a.steps && a.steps <= Previous<Rule::kGuided>::kMaxSteps && is_like_noise(a.previous) &&
+         (a.frozen.defined() || is_like_noise(a.guidance));
+}
+
+template <Rule kRule>
+Previous<kRule> previous_of(const DenoiseLoop& a) {
+  Previous<kRule> previous;
+  previous.actions = a.previous.as<const float>();
+  if constexpr (kRule == Rule::kGuided) {
+    previous.guidance = a.guidance.as<const float>();
+    std::ranges::copy(a.guidance_scales, previous.scales);
+  } else {
+    previous.frozen = a.frozen.as<const int32_t>();
+  }
+  std::ranges::copy(a.times, previous.times);
+  return previous;
+}
 
 template <class Kernel>
 bool can(const Op& op) {
@@ -77,8 +105,8 @@ bool can(const Op& op) {
   return card && layers >= 1 && layers <= kMaxLayers && a.key_len.elements() == 1 && a.noise.rows() >= 1 &&
          a.noise.cols() == kActionDim && leading == (adaptive ? 0 : 1) &&
          leading == (a.state_token.defined() ? 1 : 0) && a.mlp_out.defined() == !adaptive &&
-         Kernel::fits(rows_of(a), cache_keys(a)) && is_vector(a.rope, a.rope.elements()) && a.rope.cols() == kHeadDim &&
-         is_vector(a.action_in, kWidth * kActionDim) && a.action_in_bias.contiguous() &&
+         Kernel::fits(rows_of(a), cache_keys(a)) && can_continue(a) && is_vector(a.rope, a.rope.elements()) &&
+         a.rope.cols() == kHeadDim && is_vector(a.action_in, kWidth * kActionDim) && a.action_in_bias.contiguous() &&
          is_vector(a.action_out, kWidth * kActionDim) && is_vector(a.action_out_bias, kActionDim) &&
          (adaptive ? is_vector(a.modulation, a.steps * (2 * layers + 1) * 3 * kWidth)
                    : is_vector(a.mlp_out, kWidth * kWidth) && is_vector(a.mlp_out_bias, kWidth) &&
@@ -205,10 +233,15 @@ Launch prepare(const Op& op, const GpuContext& context) {
   args.eps = a.eps;
   args.dt = a.dt;
   args.score_scale = a.scale * std::numbers::log2e_v<float>;
-  return [=](Stream stream) {
-    Kernel::pack_keys(caches, args, workspace, stream);
-    Kernel::loop(args, pi05, stream);
+  const auto launch_with = [&](const auto& previous) -> Launch {
+    return [=](Stream stream) {
+      Kernel::pack_keys(caches, args, workspace, stream);
+      Kernel::loop(args, previous, pi05, stream);
+    };
   };
+  if (a.guidance.defined()) return launch_with(previous_of<Rule::kGuided>(a));
+  if (a.frozen.defined()) return launch_with(previous_of<Rule::kInpaint>(a));
+  return launch_with(Previous<Rule::kNone>{});
 }
 
 template <class Kernel>

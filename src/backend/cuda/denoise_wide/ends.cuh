@@ -2,6 +2,7 @@
 // layer's input, and from the last layer's output to x_{t+1}. All of it in f32.
 #pragma once
 
+#include "backend/cuda/denoise/given.cuh"
 #include "backend/cuda/denoise_wide/block.cuh"
 
 namespace tendon::gpu::denoise::wide {
@@ -144,9 +145,9 @@ TENDON_DEVICE void token_stage(Block& t, int step, const float* gains, unsigned 
 
 // What is left of the final norm, action_out and the Euler step: block b makes action row b; of eight neighbouring
 // threads, which share an action, the first carries its x_t through the steps.
-template <bool kPi05>
-TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char* x, float& x_t,
-                                  unsigned char* exchange) {
+template <bool kPi05, Rule kRule>
+TENDON_DEVICE void velocity_stage(const Block& t, const Previous<kRule>& previous, const Given<kRule>& given, int step,
+                                  const unsigned char* x, float& x_t, unsigned char* exchange) {
   if (t.block >= t.args.horizon) return;
   const int row = t.args.rows - t.args.horizon + t.block;
   const uint32_t x_at = t.activations();  // (1024) bf16, then 16 sums of squares
@@ -189,8 +190,13 @@ TENDON_DEVICE void velocity_stage(const Block& t, int step, const unsigned char*
     if constexpr (kPi05) constant += shuffle_xor(constant, mask);
   }
   if ((t.thread & 7) == 0) {
-    x_t += t.args.dt * (product * rsqrtf(squares * (1.0F / kWidth) + t.args.eps) + constant +
-                        load_constant(t.args.action_out_bias + action));
+    const float velocity = product * rsqrtf(squares * (1.0F / kWidth) + t.args.eps) + constant +
+                           load_constant(t.args.action_out_bias + action);
+    if constexpr (kRule == Rule::kNone) {
+      x_t += t.args.dt * velocity;
+    } else {
+      x_t = given.next(t.args, previous, step, x_t, velocity);
+    }
     const int at = t.block * kActionDim + action;
     if (step + 1 == t.args.steps) {
       t.args.actions[at] = x_t;

@@ -11,12 +11,16 @@
 namespace tendon::gpu::denoise::wide {
 namespace {
 
-template <bool kPi05>
-TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
+template <bool kPi05, Rule kRule>
+TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous, uint32_t shared) {
   Block t(args, shared);
   unsigned char* const exchange = args.exchange;
   float x_t = 0.0F;  // see velocity_stage
-  if (t.block < args.horizon) x_t = load_constant(args.noise + t.block * kActionDim + (t.thread >> 3));
+  Given<kRule> given;
+  if (t.block < args.horizon) {
+    x_t = load_constant(args.noise + t.block * kActionDim + (t.thread >> 3));
+    given.load(args, previous, t.block * kActionDim + (t.thread >> 3));
+  }
   // Products read past the end of the activations, for rows that nobody uses.
   if (t.thread < 8)
     store_shared_16(shared + SharedLayout::kActivationEnd + t.thread * kUnitBytes, make_uint4(0, 0, 0, 0));
@@ -65,12 +69,14 @@ TENDON_DEVICE void compute(const LoopArgs& args, uint32_t shared) {
                 other + Exchange::kX);
     }
     t.forget();
-    velocity_stage<kPi05>(t, step, exchange + (index & 1) * Exchange::kSet + Exchange::kX, x_t, exchange);
+    velocity_stage<kPi05>(t, previous, given, step, exchange + (index & 1) * Exchange::kSet + Exchange::kX, x_t,
+                          exchange);
   }
 }
 
-template <bool kPi05>
-__global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_constant__ LoopArgs args) {
+template <bool kPi05, Rule kRule>
+__global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_constant__ LoopArgs args,
+                                                                const __grid_constant__ Previous<kRule> previous) {
 #if __CUDA_ARCH__ >= 900  // elsewhere it is never launched: fits_card()
   extern __shared__ __align__(1024) unsigned char memory[];
   const uint32_t shared = shared_address(memory);
@@ -96,23 +102,23 @@ __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_con
          .steps = args.steps},
         shared, static_cast<int>(threadIdx.x) - kThreads);
   } else {
-    compute<kPi05>(args, shared);
+    compute<kPi05>(args, previous, shared);
   }
 #endif
 }
 
-template <bool kPi05>
+template <bool kPi05, Rule kRule>
 bool blocks_fit() {
   int device = 0;
   int processors = 0;
   int on_each = 0;
   cudaFuncAttributes code{};
-  if (cudaFuncGetAttributes(&code, loop_kernel<kPi05>) != cudaSuccess || code.ptxVersion < 90 ||
-      cudaFuncSetAttribute(loop_kernel<kPi05>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  if (cudaFuncGetAttributes(&code, loop_kernel<kPi05, kRule>) != cudaSuccess || code.ptxVersion < 90 ||
+      cudaFuncSetAttribute(loop_kernel<kPi05, kRule>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(SharedLayout::kBytes)) != cudaSuccess ||
       cudaGetDevice(&device) != cudaSuccess ||
       cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device) != cudaSuccess ||
-      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_each, loop_kernel<kPi05>, kThreads + 32,
+      cudaOccupancyMaxActiveBlocksPerMultiprocessor(&on_each, loop_kernel<kPi05, kRule>, kThreads + 32,
                                                     SharedLayout::kBytes) != cudaSuccess) {
     cudaGetLastError();
     return false;
@@ -120,18 +126,27 @@ bool blocks_fit() {
   return processors * on_each >= kBlocks;
 }
 
+template <Rule kRule>
+bool fits() {
+  return blocks_fit<false, kRule>() && blocks_fit<true, kRule>();
+}
+
 }  // namespace
 
-bool fits_card() { return blocks_fit<false>() && blocks_fit<true>(); }
+bool fits_card() { return fits<Rule::kNone>() && fits<Rule::kGuided>() && fits<Rule::kInpaint>(); }
 
-void launch_loop(const LoopArgs& args, bool pi05, Stream stream) {
+template <Rule kRule>
+void launch_loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi05, Stream stream) {
   const LaunchShape shape{
       .grid = dim3(kBlocks), .block = dim3(kThreads + 32), .shared_bytes = SharedLayout::kBytes, .stream = stream};
   if (pi05) {
-    launch<loop_kernel<true>>(shape, args);
+    launch<loop_kernel<true, kRule>>(shape, args, previous);
   } else {
-    launch<loop_kernel<false>>(shape, args);
+    launch<loop_kernel<false, kRule>>(shape, args, previous);
   }
 }
+template void launch_loop(const LoopArgs&, const Previous<Rule::kNone>&, bool, Stream);
+template void launch_loop(const LoopArgs&, const Previous<Rule::kGuided>&, bool, Stream);
+template void launch_loop(const LoopArgs&, const Previous<Rule::kInpaint>&, bool, Stream);
 
 }  // namespace tendon::gpu::denoise::wide

@@ -7,7 +7,8 @@ namespace tendon::gpu::denoise::wide {
 
 // Whether the current card can hold all blocks at once: they wait for each other.
 bool fits_card();
-void launch_loop(const LoopArgs& args, bool pi05, Stream stream);
+template <Rule kRule>
+void launch_loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi05, Stream stream);
 
 // One layer into the kernel's order: kLayerWeightBytes.
 void launch_pack_weights(const LayerWeights& weights, unsigned char* packed, Stream stream);
