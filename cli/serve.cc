@@ -177,6 +177,10 @@ Command add_serve(CLI::App& app) {
   app.add_option("--default-prompt", options->default_prompt, "task text for requests without a prompt");
   app.add_option("--api-key-file", options->api_key_file,
                  "file whose first line is the key that clients must send (or the variable TENDON_API_KEY)");
+  app.add_option("--resize-threads", server.resize_threads,
+                 "threads that resize one request's pictures on the host; with more than 1 leave cores to the model")
+      ->check(CLI::Range(1, 64))
+      ->capture_default_str();
   app.add_option("--max-batch", options->max_batch, "requests of several clients that may run together")
       ->check(CLI::Range(1, 64))
       ->capture_default_str();

@@ -83,6 +83,7 @@ def main():
     parser.add_argument("--tendon", default=default_binary(), help="the binary")
     parser.add_argument("--python", default=sys.executable, help="that runs the Python server")
     parser.add_argument("--wheels", help="folder of wheels for it")
+    parser.add_argument("--resize-threads", type=int, default=1, help="of tendon serve")
     parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each server with each frame size")
     parser.add_argument("--json", help="also write the figures to this file")
@@ -97,10 +98,10 @@ def main():
             unpack_wheels(arguments.wheels, packages)
             environment["PYTHONPATH"] = packages
         packages = versions(arguments.python, environment)
-        servers = {
-            "tendon": (running.enter_context(serve(arguments.tendon, "--preset", PRESET, "--resize", "host")), ()),
-            "Python": (running.enter_context(Server([arguments.python, str(PYTHON_SERVER)], environment)), ("--preset", PRESET, "--free-noise")),
-        }
+        resize = ("--resize", "host", "--resize-threads", str(arguments.resize_threads))
+        tendon = running.enter_context(serve(arguments.tendon, "--preset", PRESET, *resize))
+        python = running.enter_context(Server([arguments.python, str(PYTHON_SERVER)], environment))
+        servers = {"tendon": (tendon, ()), "Python": (python, ("--preset", PRESET, "--free-noise"))}  # and options of the load
         rows = []
         for frame in frames:
             for server, options in servers.values():
@@ -113,6 +114,7 @@ def main():
 
     figures = {
         "seconds": arguments.seconds,
+        "resize_threads": arguments.resize_threads,
         "cores": os.cpu_count(),
         "load": os.getloadavg(),
         "packages": packages,

@@ -181,7 +181,7 @@ void Server::run(Model& model, Metrics& metrics, const std::string& metadata, bo
   std::vector<std::thread> threads;
   for (int i = 0; i < std::max(state.options.io_threads, 1); ++i)
     threads.emplace_back([&] {
-      omp_set_num_threads(1);  // preparing a request must not take the cores from the model
+      omp_set_num_threads(state.options.resize_threads);
       state.io.run();
     });
   log_info(state.log, "event=listening host={} port={} key={}", state.options.host, bound_port,

@@ -17,6 +17,8 @@ struct ServerOptions {
   int port = 8000;                 // 0: any free one
   std::string api_key = {};        // empty: no key is asked for
   int io_threads = 2;
+  int resize_threads =
+      1;  // that an I/O thread may have for a request's pictures; more take cores from a model on the CPU
   size_t max_message_bytes = size_t{256} << 20;
   size_t max_clients = 256;
   size_t max_pending = 16;        // messages of one client read ahead of its answers

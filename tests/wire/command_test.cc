@@ -77,6 +77,21 @@ TEST(ServeCommand, RecordsAndReplays) {
   refused(plus(kServe, {"--record", directory}), 3, "holds a recording already");
 }
 
+TEST(ServeCommand, ThreadsThatResizeChangeNoAction) {
+  std::vector<std::vector<double>> actions;
+  for (const char* const threads : {"1", "3"}) {
+    Process server(plus(kServe, {"--resize", "host", "--resize-threads", threads}));
+    WireClient client("ws://127.0.0.1:" + std::to_string(server.port()));
+    client.read();
+    client.write(example_request(find_preset("pi0_droid"), {.height = 480, .width = 640}));
+    const Frame reply = client.read();
+    ASSERT_FALSE(reply.is_text) << reply.bytes;
+    const WireValue message = decode_message(std::as_bytes(std::span(reply.bytes)));
+    actions.push_back(to_numbers(*find_key(*message.get_if<WireMap>(), "actions"), "actions"));
+  }
+  EXPECT_EQ(actions[0], actions[1]);
+}
+
 // Field case 25: the metadata says whether chunking is offered, and how.
 TEST(ServeCommand, OffersRealTimeChunking) {
   for (const char* const mode : {"off", "guided", "trained"}) {
