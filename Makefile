@@ -23,7 +23,7 @@ asan:          ## all but the slow tests under ASan and UBSan
 	@scripts/asan.sh
 tsan:          ## server, queue, client and upload tests under ThreadSanitizer
 	@scripts/tsan.sh
-fuzz:          ## fuzz the parsers (SECONDS=60)
+fuzz:          ## fuzz the parsers, each (SECONDS=60)
 	@scripts/fuzz.sh $(or $(SECONDS),60)
 tidy:          ## clang-tidy over the sources
 	@scripts/tidy.sh

@@ -1,6 +1,5 @@
-// The server's socket: what a connection sends is HTTP of any kind, or, after a good handshake, WebSocket frames of any
-// kind. The first byte says which: even, all bytes as they are; odd, frames after a handshake. Whatever comes, the
-// server closes the connection, goes on, and answers the next client.
+#include "served.h"
+
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -8,7 +7,6 @@
 #include <unistd.h>
 
 #include <cstdlib>
-#include <string>
 #include <thread>
 
 #include "server/pages.h"
@@ -17,9 +15,8 @@
 
 const std::string_view tendon::kStatusPage = "status";
 
+namespace tendon::fuzz {
 namespace {
-
-using namespace tendon;
 
 struct FuzzJob : Job {};
 
@@ -69,12 +66,9 @@ int connect_to(int port) {
   std::abort();
 }
 
-const std::string kHandshake =
-    "GET / HTTP/1.1\r\nHost: fuzz\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n"
-    "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n";
+}  // namespace
 
-// Sends, says that no more comes, and reads to the end; a server that keeps the connection open is a finding.
-void talk(const std::string& bytes) {
+void talk_to_server(const std::string& bytes) {
   const int fd = connect_to(target().port);
   for (size_t sent = 0; sent < bytes.size();) {
     const ssize_t n = ::send(fd, bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
@@ -93,11 +87,4 @@ void talk(const std::string& bytes) {
   ::close(fd);
 }
 
-}  // namespace
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
-  if (bytes == 0) return 0;
-  std::string text(reinterpret_cast<const char*>(data) + 1, bytes - 1);
-  talk(data[0] % 2 == 0 ? text : kHandshake + text);
-  return 0;
-}
+}  // namespace tendon::fuzz
