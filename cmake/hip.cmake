@@ -17,6 +17,11 @@ foreach(architecture ${TENDON_HIP_ARCHITECTURES})
   list(APPEND tendon_hip_language --offload-arch=${architecture})
 endforeach()
 
+# A variable of its own for builds where warnings of g++ are no errors: with equal options ccache has the objects already.
+if(NOT DEFINED TENDON_HIP_WERROR)
+  set(TENDON_HIP_WERROR ${TENDON_WERROR})
+endif()
+
 option(TENDON_HIP_LANGUAGE "Compile the HIP kernels by CMake's HIP language (needs a ROCm root)" OFF)
 if(TENDON_HIP_LANGUAGE AND TENDON_CUDA)
   message(FATAL_ERROR "TENDON_HIP_LANGUAGE and TENDON_CUDA would both compile the same sources: leave one of them out")
@@ -51,15 +56,14 @@ function(tendon_hip_objects name)
   cmake_parse_arguments(ARG "" "" "SOURCES" ${ARGN})
   set(folder ${CMAKE_CURRENT_BINARY_DIR}/${name})
   file(MAKE_DIRECTORY ${folder})
-  set(includes $<TARGET_PROPERTY:tendon_ops,INTERFACE_INCLUDE_DIRECTORIES>
-      $<TARGET_PROPERTY:tendon_base,INTERFACE_INCLUDE_DIRECTORIES> ${PROJECT_BINARY_DIR}/include_roots/backend)
+  get_filename_component(include ${CMAKE_CURRENT_FUNCTION_LIST_DIR}/../src ABSOLUTE)
   if(TENDON_HIP_LANGUAGE)
     set_source_files_properties(${ARG_SOURCES} PROPERTIES LANGUAGE HIP)
     add_library(${name} OBJECT ${ARG_SOURCES})
     set_target_properties(${name} PROPERTIES HIP_ARCHITECTURES "${TENDON_HIP_ARCHITECTURES}" POSITION_INDEPENDENT_CODE ON)
     target_compile_options(${name} PRIVATE ${tendon_hip_options} -O3 -DNDEBUG ${tendon_hip_warnings}
-                                           $<$<BOOL:${TENDON_WERROR}>:-Werror>)
-    target_include_directories(${name} PRIVATE ${includes})
+                                           $<$<BOOL:${TENDON_HIP_WERROR}>:-Werror>)
+    target_include_directories(${name} PRIVATE ${include})
     set(${name}_OBJECTS $<TARGET_OBJECTS:${name}> PARENT_SCOPE)
     return()
   endif()
@@ -70,8 +74,8 @@ function(tendon_hip_objects name)
     set(object ${folder}/${stem}.o)
     add_custom_command(
       OUTPUT ${object}
-      COMMAND ${TENDON_HIP_COMPILER} ${tendon_hip_language} -O3 -DNDEBUG -fPIC ${tendon_hip_warnings}
-              "$<$<BOOL:${TENDON_WERROR}>:-Werror>" "-I$<JOIN:${includes},;-I>" -MD -MF ${object}.d
+      COMMAND ${CMAKE_CXX_COMPILER_LAUNCHER} ${TENDON_HIP_COMPILER} ${tendon_hip_language} -O3 -DNDEBUG -fPIC
+              ${tendon_hip_warnings} "$<$<BOOL:${TENDON_HIP_WERROR}>:-Werror>" -I${include} -MD -MF ${object}.d
               -MT ${object} -c ${source} -o ${object}
       DEPENDS ${source} DEPFILE ${object}.d COMMENT "Building HIP object ${stem}.o" COMMAND_EXPAND_LISTS VERBATIM)
     list(APPEND objects ${object})
