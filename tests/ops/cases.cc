@@ -6,6 +6,7 @@
 #include "denoise_cases.h"
 #include "frame_cases.h"
 #include "maker.h"
+#include "rope_cases.h"
 #include "scaled_cases.h"
 
 namespace tendon::op_check {
@@ -657,6 +658,7 @@ std::vector<Case> all_cases() {
   for (Case& loop : denoise_loop_cases()) list.add(std::move(loop));
   for (Case& scaled : scaled_cases()) list.add(std::move(scaled));
   for (Case& frames : frame_cases()) list.add(std::move(frames));
+  for (Case& rope : rope_cases()) list.add(std::move(rope));
   return list.take();
 }
 

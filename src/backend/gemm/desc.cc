@@ -21,7 +21,7 @@ std::string to_string(const Desc& desc) {
 }
 
 bool known_epilogue(const std::string& text) {
-  if (text == "none" || text == "gelu_mul") return true;
+  if (text == "none" || text == "gelu_mul" || text == "rope") return true;
   // Each word's place in the order; words of one place exclude each other.
   constexpr std::array<std::pair<std::string_view, int>, 6> kWords = {
       {{"bias", 0}, {"gelu", 1}, {"silu", 1}, {"table", 2}, {"residual", 3}, {"gated", 3}}};
@@ -34,6 +34,11 @@ bool known_epilogue(const std::string& text) {
     last = found->second;
   }
   return last >= 0 && !text.ends_with('+');
+}
+
+Desc without_rope(Desc desc) {
+  if (desc.epilogue == "rope") desc.epilogue = "none";
+  return desc;
 }
 
 double flops(const Desc& desc) {

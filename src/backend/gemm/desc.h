@@ -12,8 +12,8 @@ namespace tendon::gemm {
 struct Desc {
   int64_t m = 0, n = 0, k = 0;
   DType x = DType::kBf16, w = DType::kBf16, out = DType::kBf16;
-  // "none", or in this order and joined by '+': bias, gelu or silu, table, residual or gated; or "gelu_mul" alone,
-  // which reads two weight blocks of N rows.
+  // "none", or in this order and joined by '+': bias, gelu or silu, table, residual or gated; or alone "gelu_mul",
+  // which reads two weight blocks of N rows, or "rope", which rotates and sends its columns to q and the cache.
   std::string epilogue = "none";
 
   bool operator==(const Desc&) const = default;
@@ -24,6 +24,8 @@ struct Desc {
 std::string to_string(const Desc& desc);
 
 bool known_epilogue(const std::string& text);
+// The same product where another kernel rotates its results.
+Desc without_rope(Desc desc);
 
 // Multiplications and additions.
 double flops(const Desc& desc);

@@ -11,10 +11,17 @@
 
 namespace tendon::gpu {
 
+// Columns are heads of q, k and v: q and k are rotated, k and v go to the cache, as in norm_qkv_rope.
+struct RopeTail {
+  Tensor positions = {}, cache_rows = {}, table = {}, q = {}, k_cache = {}, v_cache = {};
+  bool defined() const { return table.defined(); }
+};
+
 // y = act(x · wᵀ + bias);  with `up`: y = round(gelu_tanh(round(x · wᵀ))) · round(x · upᵀ);
 // out = y + table[row mod T],  or  round(y) + residual,  or  residual + round(round(y) · round(gate)),  or  y.
 // Roundings are to out's type, sums are f32. What is not wanted is undefined. With codes as operands, the product is
-// the sum times the scales of its rows.
+// the sum times the scales of its rows. Kernels that have no `rope` write `out` and leave it
+// to launch_rope_cache; those that have need not.
 struct Product {
   Tensor x;              // (M, K) bf16 or f32, or codes like w
   Tensor w;              // (N, K) bf16 or f32, or codes like x
@@ -25,6 +32,7 @@ struct Product {
   Tensor gate = {};      // (N) f32, only with a residual
   Tensor out;            // (M, N) bf16 or f32
   Activation activation = Activation::kNone;
+  RopeTail rope = {};
 };
 
 // A way to cut a product: blocks of rows × cols outputs walk along K in steps of `depth`, `stages` steps are in shared

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/gpu/gemm.h"
 #include "backend/gpu/stream.h"
 #include "base/value_rule.h"
 #include "ops/ops.h"
@@ -38,7 +39,7 @@ void launch_guidance(const Guidance& a, Stream stream);
 void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation activation, const Tensor& out,
                             Stream stream);
 // From one product (M, q + k + v) to rotated q, and rotated k and v in their cache rows: the tail of norm_qkv_rope.
-void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream);
+void launch_rope_cache(const RopeTail& a, const Tensor& qkv, Stream stream);
 
 // The values of a rule, for weights that no file holds. `out` is contiguous, bf16 or f32.
 void launch_value_rule(const Tensor& out, const ValueRule& rule, Stream stream);

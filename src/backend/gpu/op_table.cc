@@ -5,13 +5,11 @@
 #include <optional>
 
 #include "backend/gpu/kernels.h"
+#include "backend/gpu/op_products.h"
 #include "base/check.h"
 
 namespace tendon::gpu {
 namespace {
-
-constexpr size_t kAlign = 256;
-size_t aligned(size_t bytes) { return (bytes + kAlign - 1) / kAlign * kAlign; }
 
 bool is_float(const Tensor& t) { return !t.defined() || t.dtype == DType::kF32 || t.dtype == DType::kBf16; }
 
@@ -20,24 +18,6 @@ bool weights_stack(std::initializer_list<Tensor> parts) {
   return std::ranges::all_of(parts, [](const Tensor& t) { return !t.defined() || t.data != nullptr; }) &&
          stacked(parts).has_value();
 }
-
-// Hands out parts of the workspace.
-class Scratch {
- public:
-  explicit Scratch(void* workspace) : base_(static_cast<char*>(workspace)) {}
-  Tensor take(DType dtype, const Shape& shape) {
-    Tensor t(dtype, shape, base_ == nullptr ? nullptr : base_ + used_);
-    used_ += aligned(buffer_bytes(dtype, shape));
-    if (base_ != nullptr) bind(t, shape, t.data);
-    return t;
-  }
-  size_t used() const { return used_; }
-  void* rest() const { return base_ + used_; }
-
- private:
-  char* base_;
-  size_t used_ = 0;
-};
 
 Launch prepare_product(const Product& product, const Scratch& used, const GpuContext& context) {
   return context.products.prepare(product, {.scratch = used.rest(), .allocate = context.allocate});
@@ -62,9 +42,6 @@ bool can_linear(const Op& op) {
   return a.x.cols() > 0 && types && is_float(a.out);
 }
 
-Product linear_residual_product(const LinearResidual& a, const Tensor& rows) {
-  return {.x = rows, .w = a.w, .bias = a.bias, .residual = a.residual, .gate = a.gate, .out = a.out};
-}
 template <class Args>
 bool can_few_rows(const Op& op) {
   return takes_few_rows(std::get<Args>(op.args));
@@ -77,10 +54,6 @@ bool can_linear_residual(const Op& op) {
          a.residual.dtype == a.out.dtype;
 }
 
-// Where the rows of x are when a product with w reads them: cast to its codes in the scratch memory, or as they are.
-Tensor operand_rows(const Tensor& x, const Tensor& w, Scratch& scratch) {
-  return is_scaled(w.dtype) ? scratch.take(w.dtype, {x.rows(), x.cols()}) : x;
-}
 Launch cast_launch(const Tensor& x, const Tensor& rows) {
   if (rows.dtype == x.dtype) return [](Stream) {};
   return [cast = Cast{.x = x, .out = rows}](Stream stream) { launch_cast(cast, stream); };
@@ -89,170 +62,88 @@ Launch cast_launch(const Tensor& x, const Tensor& rows) {
 Product linear_residual_shape(const Op& op) {
   const auto& a = std::get<LinearResidual>(op.args);
   Scratch scratch(nullptr);
-  return linear_residual_product(a, operand_rows(a.x, a.w, scratch));
+  return product_in(a, operand_rows(a.x, a.w, scratch));
 }
 size_t linear_residual_workspace(const Op& op) {
   const auto& a = std::get<LinearResidual>(op.args);
   Scratch scratch(nullptr);
-  const Product product = linear_residual_product(a, operand_rows(a.x, a.w, scratch));
+  const Product product = product_in(a, operand_rows(a.x, a.w, scratch));
   return scratch.used() + product_scratch_bytes(product);
 }
 Launch prepare_linear_residual(const Op& op, const GpuContext& context) {
   const auto& a = std::get<LinearResidual>(op.args);
   Scratch scratch(context.workspace);
   const Tensor rows = operand_rows(a.x, a.w, scratch);
-  return [cast = cast_launch(a.x, rows),
-          product = prepare_product(linear_residual_product(a, rows), scratch, context)](Stream stream) {
-    cast(stream);
-    product(stream);
-  };
+  return
+      [cast = cast_launch(a.x, rows), product = prepare_product(product_in(a, rows), scratch, context)](Stream stream) {
+        cast(stream);
+        product(stream);
+      };
 }
 
-// Operations that are one product.
-template <Product (*kProduct)(const Op&)>
-size_t product_workspace(const Op& op) {
-  return product_scratch_bytes(kProduct(op));
-}
-template <Product (*kProduct)(const Op&)>
-Launch prepare_only_product(const Op& op, const GpuContext& context) {
-  return prepare_product(kProduct(op), Scratch(context.workspace), context);
+size_t linear_workspace(const Op& op) { return product_scratch_bytes(linear_product(op)); }
+Launch prepare_linear(const Op& op, const GpuContext& context) {
+  return prepare_product(linear_product(op), Scratch(context.workspace), context);
 }
 
 // --- a norm, then a product on h = norm(x), cast where the weights have codes
-// ---------------------------------------------------------------------------------------------------------------------
 
-// The first part of the scratch memory.
-Tensor normalized_rows(const Tensor& x, Scratch& scratch) { return scratch.take(x.dtype, {x.rows(), x.cols()}); }
-
-const Tensor& weight_of(const LayerNormLinear& a) { return a.w; }
-const Tensor& weight_of(const LayerNormQkv& a) { return a.wq; }
-const Tensor& weight_of(const NormGateUpGelu& a) { return a.w_gate; }
-const Tensor& weight_of(const NormQkvRope& a) { return a.wk; }
-
-Product layer_norm_linear_product(const LayerNormLinear& a, const Tensor& rows) {
-  return {.x = rows, .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation};
-}
 bool can_layer_norm_linear(const Op& op) {
   const auto& a = std::get<LayerNormLinear>(op.args);
   return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w, a.out);
-}
-bool makes_codes(const LayerNormLinear& a, const Tensor& rows) { return norm_makes_codes(a.x, a.gain, a.bias, rows); }
-bool makes_codes(const LayerNormQkv& a, const Tensor& rows) { return norm_makes_codes(a.x, a.gain, a.bias, rows); }
-bool makes_codes(const Tensor& x, const NormParams& norm, const Tensor& rows) {
-  return norm.adaptive() ? norm_makes_codes(x, norm.scale, norm.shift, rows) : norm_makes_codes(x, norm.gain, {}, rows);
-}
-bool makes_codes(const NormGateUpGelu& a, const Tensor& rows) { return makes_codes(a.x, a.norm, rows); }
-Launch norm_launch(const LayerNormLinear& a, const Tensor& h) {
-  const LayerNorm norm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps};
-  return [=](Stream stream) { launch_layer_norm(norm, stream); };
-}
-
-Product layer_norm_qkv_product(const LayerNormQkv& a, const Tensor& rows) {
-  return {.x = rows, .w = *stacked({a.wq, a.wk, a.wv}), .bias = *stacked({a.bq, a.bk, a.bv}), .out = a.out};
 }
 bool can_layer_norm_qkv(const Op& op) {
   const auto& a = std::get<LayerNormQkv>(op.args);
   return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.wq, a.out) && weights_stack({a.wq, a.wk, a.wv}) &&
          weights_stack({a.bq, a.bk, a.bv});
 }
-Launch norm_launch(const LayerNormQkv& a, const Tensor& h) {
-  const LayerNorm norm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps};
-  return [=](Stream stream) { launch_layer_norm(norm, stream); };
-}
-
-void launch_norm(const Tensor& x, const NormParams& norm, const Tensor& out, Stream stream) {
-  if (norm.adaptive()) {
-    launch_ada_rms_norm({.x = x, .scale = norm.scale, .shift = norm.shift, .out = out, .eps = norm.eps}, stream);
-  } else {
-    launch_rms_norm({.x = x, .gain = norm.gain, .out = out, .eps = norm.eps}, stream);
-  }
-}
-
-Product norm_gate_up_gelu_product(const NormGateUpGelu& a, const Tensor& rows) {
-  return {.x = rows, .w = a.w_gate, .up = a.w_up, .out = a.out};
-}
 bool can_norm_gate_up_gelu(const Op& op) {
   const auto& a = std::get<NormGateUpGelu>(op.args);
   return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w_gate, a.out) &&
          a.w_gate.row_stride == a.w_up.row_stride && a.w_up.dtype == a.w_gate.dtype;
 }
-Launch norm_launch(const NormGateUpGelu& a, const Tensor& h) {
-  return [=](Stream stream) { launch_norm(a.x, a.norm, h, stream); };
-}
-
-template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
-Product norm_product(const Op& op) {
-  const auto& a = std::get<Args>(op.args);
-  Scratch scratch(nullptr);
-  return kProduct(a, operand_rows(normalized_rows(a.x, scratch), weight_of(a), scratch));
-}
-template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
-size_t norm_product_workspace(const Op& op) {
-  const auto& a = std::get<Args>(op.args);
-  Scratch scratch(nullptr);
-  const Product product = kProduct(a, operand_rows(normalized_rows(a.x, scratch), weight_of(a), scratch));
-  return scratch.used() + product_scratch_bytes(product);
-}
-template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
-Launch prepare_norm_product(const Op& op, const GpuContext& context) {
-  const auto& a = std::get<Args>(op.args);
-  Scratch scratch(context.workspace);
-  const Tensor h = normalized_rows(a.x, scratch);
-  const Tensor rows = operand_rows(h, weight_of(a), scratch);
-  const bool at_once = makes_codes(a, rows);
-  return [norm = norm_launch(a, at_once ? rows : h), cast = cast_launch(at_once ? rows : h, rows),
-          product = prepare_product(kProduct(a, rows), scratch, context)](Stream stream) {
-    norm(stream);
-    cast(stream);
-    product(stream);
-  };
-}
-template <class Args, Product (*kProduct)(const Args&, const Tensor&)>
-GpuOp norm_then_product(const char* kernel, bool (*can)(const Op&)) {
-  return {Args::kName,
-          kernel,
-          can,
-          norm_product_workspace<Args, kProduct>,
-          prepare_norm_product<Args, kProduct>,
-          norm_product<Args, kProduct>};
-}
-
-// Here a kernel follows the product, too.
-int64_t qkv_width(const NormQkvRope& a) { return (a.wq.defined() ? a.wq.rows() : 0) + a.wk.rows() + a.wv.rows(); }
 bool can_norm_qkv_rope(const Op& op) {
   const auto& a = std::get<NormQkvRope>(op.args);
   return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.wk, a.k_cache) &&
          weights_stack({a.wq, a.wk, a.wv}) && a.k_cache.row_stride == a.v_cache.row_stride;
 }
-Product norm_qkv_rope_product(const NormQkvRope& a, const Tensor& h, Scratch& scratch) {
-  const Tensor rows = operand_rows(h, weight_of(a), scratch);
-  const Tensor qkv = scratch.take(a.x.dtype, {a.x.rows(), qkv_width(a)});
-  return {.x = rows, .w = *stacked({a.wq, a.wk, a.wv}), .out = qkv};
+
+// The first part of the scratch memory.
+Tensor normalized_rows(const Tensor& x, Scratch& scratch) { return scratch.take(x.dtype, {x.rows(), x.cols()}); }
+
+template <class Args>
+Product norm_product(const Args& a, Scratch& scratch) {
+  const Tensor h = normalized_rows(a.x, scratch);
+  return product_in(a, operand_rows(h, weight_of(a), scratch), scratch);
 }
-Product norm_qkv_rope_shape(const Op& op) {
-  const auto& a = std::get<NormQkvRope>(op.args);
+template <class Args>
+Product norm_product_shape(const Op& op) {
   Scratch scratch(nullptr);
-  return norm_qkv_rope_product(a, normalized_rows(a.x, scratch), scratch);
+  return norm_product(std::get<Args>(op.args), scratch);
 }
-size_t norm_qkv_rope_workspace(const Op& op) {
-  const auto& a = std::get<NormQkvRope>(op.args);
+template <class Args>
+size_t norm_product_workspace(const Op& op) {
   Scratch scratch(nullptr);
-  const Product product = norm_qkv_rope_product(a, normalized_rows(a.x, scratch), scratch);
+  const Product product = norm_product(std::get<Args>(op.args), scratch);
   return scratch.used() + product_scratch_bytes(product);
 }
-Launch prepare_norm_qkv_rope(const Op& op, const GpuContext& context) {
-  const auto& a = std::get<NormQkvRope>(op.args);
+template <class Args>
+Launch prepare_norm_product(const Op& op, const GpuContext& context) {
+  const auto& a = std::get<Args>(op.args);
   Scratch scratch(context.workspace);
   const Tensor h = normalized_rows(a.x, scratch);
-  const Product p = norm_qkv_rope_product(a, h, scratch);
-  const Tensor normed = makes_codes(a.x, a.norm, p.x) ? p.x : h;
-  return
-      [a, normed, p, cast = cast_launch(normed, p.x), product = prepare_product(p, scratch, context)](Stream stream) {
-        launch_norm(a.x, a.norm, normed, stream);
-        cast(stream);
-        product(stream);
-        launch_rope_cache(a, p.out, stream);
-      };
+  const Tensor rows = operand_rows(h, weight_of(a), scratch);
+  const bool at_once = norm_makes_codes(a, rows);
+  return [norm = norm_launch(a, at_once ? rows : h), cast = cast_launch(at_once ? rows : h, rows),
+          product = prepare_product(product_in(a, rows, scratch), scratch, context)](Stream stream) {
+    norm(stream);
+    cast(stream);
+    product(stream);
+  };
+}
+template <class Args>
+GpuOp norm_then_product(const char* kernel, bool (*can)(const Op&)) {
+  return {Args::kName, kernel, can, norm_product_workspace<Args>, prepare_norm_product<Args>, norm_product_shape<Args>};
 }
 
 // --- the rest: one kernel each
@@ -313,8 +204,7 @@ const GpuOp kTable[] = {
     simple<NormGateUpGelu, launch_few_rows_norm_gate_up_gelu>("gpu.few_rows", can_few_rows<NormGateUpGelu>),
     {ResizeFrames::kName, "gpu.resize_frames", can_resize_frames, resize_frames_workspace, prepare_resize_frames},
     simple<Patchify, launch_patchify>("gpu.patchify"),
-    {Linear::kName, "gemm", can_linear, product_workspace<linear_product>, prepare_only_product<linear_product>,
-     linear_product},
+    {Linear::kName, "gemm", can_linear, linear_workspace, prepare_linear, linear_product},
     simple<AddRows, launch_add_rows>("gpu.add_rows"),
     simple<LayerNorm, launch_layer_norm>("gpu.layer_norm", can_norm),
     simple<RmsNorm, launch_rms_norm>("gpu.rms_norm", can_norm),
@@ -333,13 +223,12 @@ const GpuOp kTable[] = {
     simple<EulerStep, launch_euler_step>("gpu.euler_step"),
     simple<SelectRows, launch_select_rows>("gpu.select_rows"),
     simple<Guidance, launch_guidance>("gpu.guidance"),
-    norm_then_product<LayerNormQkv, layer_norm_qkv_product>("gpu.layer_norm + gemm", can_layer_norm_qkv),
-    norm_then_product<LayerNormLinear, layer_norm_linear_product>("gpu.layer_norm + gemm", can_layer_norm_linear),
+    norm_then_product<LayerNormQkv>("gpu.layer_norm + gemm", can_layer_norm_qkv),
+    norm_then_product<LayerNormLinear>("gpu.layer_norm + gemm", can_layer_norm_linear),
     {LinearResidual::kName, "gemm", can_linear_residual, linear_residual_workspace, prepare_linear_residual,
      linear_residual_shape},
-    {NormQkvRope::kName, "gpu.norm + gemm + gpu.rope_cache", can_norm_qkv_rope, norm_qkv_rope_workspace,
-     prepare_norm_qkv_rope, norm_qkv_rope_shape},
-    norm_then_product<NormGateUpGelu, norm_gate_up_gelu_product>("gpu.norm + gemm", can_norm_gate_up_gelu),
+    norm_then_product<NormQkvRope>("gpu.norm + gemm + gpu.rope_cache", can_norm_qkv_rope),
+    norm_then_product<NormGateUpGelu>("gpu.norm + gemm", can_norm_gate_up_gelu),
 };
 
 }  // namespace

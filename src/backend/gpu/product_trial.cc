@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -22,6 +23,9 @@ bool has_word(const std::string& epilogue, const std::string& word) {
   return ("+" + epilogue + "+").find("+" + word + "+") != std::string::npos;
 }
 
+// Of the heads in a product with a rotation: eight or no heads of q, one of keys and one of values, 256 wide each.
+constexpr int64_t kHead = 256;
+
 class ProductTrial final : public gemm::Trial {
  public:
   ProductTrial(const gemm::Desc& d, Runtime& runtime, const Products& products)
@@ -40,6 +44,7 @@ class ProductTrial final : public gemm::Trial {
   double error(const std::string& kernel) override {
     Product p = copies_[0];
     p.out = result_;
+    if (p.rope.defined()) set_targets(p.rope, result_);
     ScopedMemory extra(*this);
     try {
       const Launch launch = products_.prepare_kernel(p, kernel, extra.memory());
@@ -136,9 +141,10 @@ class ProductTrial final : public gemm::Trial {
     runtime_.make_current();
     const bool gate_up = d.epilogue == "gelu_mul";
     // bf16: one and a half units in the last place, for a sum in another order may be rounded to the other side. Where
-    // the sum is rounded before it is added or multiplied, which a library may leave out, its unit is that of the
-    // largest sums, about 6. f32: far below what computing in TF32 would be off by.
-    const bool inner_rounding = gate_up || has_word(d.epilogue, "residual") || has_word(d.epilogue, "gated");
+    // the sum is rounded before it is added, multiplied or rotated, which a library may leave out, its unit is that of
+    // the largest sums, about 6. f32: far below what computing in TF32 would be off by.
+    const bool rope = d.epilogue == "rope";
+    const bool inner_rounding = gate_up || rope || has_word(d.epilogue, "residual") || has_word(d.epilogue, "gated");
     if (d.out == DType::kF32) {
       relative_ = 1e-5F, absolute_ = 1e-4F;
     } else {
@@ -148,6 +154,7 @@ class ProductTrial final : public gemm::Trial {
     Product p;
     p.x = random(d.x, {d.m, d.k}, 1.0F);
     p.out = random(d.out, {d.m, d.n}, 1.0F);
+    if (rope) add_rope(d, p);
     result_ = random(d.out, {d.m, d.n}, 1.0F);
     reference_ = random(d.out, {d.m, d.n}, 1.0F);
     worst_ = static_cast<float*>(allocate(sizeof(float)));
@@ -172,12 +179,41 @@ class ProductTrial final : public gemm::Trial {
       copies_.push_back(p);
     }
     scratch_ = allocate(product_scratch_bytes(p));
+    make_reference();
+  }
+
+  // The first copy on the plain tile, rotated by a kernel of its own.
+  void make_reference() {
     Product plain = copies_[0];
-    plain.out = reference_;
+    plain.rope = {};
+    plain.out = copies_[0].rope.defined() ? random(DType::kBf16, reference_.shape, 1.0F) : reference_;
     launch_product(plain, {.tile = plain_tile(), .splits = 1}, nullptr, runtime_.stream());
+    if (copies_[0].rope.defined()) {
+      RopeTail rope = copies_[0].rope;
+      set_targets(rope, reference_);
+      launch_rope_cache(rope, plain.out, runtime_.stream());
+    }
     runtime_.synchronize();
   }
 
+  // q, keys and values side by side in one matrix.
+  static void set_targets(RopeTail& rope, const Tensor& matrix) {
+    const int64_t q_cols = matrix.cols() - 2 * kHead;
+    rope.q = q_cols > 0 ? matrix.col_range(0, q_cols) : Tensor{};
+    rope.k_cache = matrix.col_range(q_cols, kHead);
+    rope.v_cache = matrix.col_range(q_cols + kHead, kHead);
+  }
+  void add_rope(const gemm::Desc& d, Product& p) {
+    if (d.n < 2 * kHead || d.n % kHead != 0) throw_bad_input("There is no measurement of {}.", gemm::to_string(d));
+    std::vector<int32_t> rows(static_cast<size_t>(d.m));
+    std::iota(rows.begin(), rows.end(), 0);
+    p.rope.positions = Tensor(DType::kI32, {d.m}, allocate(rows.size() * sizeof(int32_t)));
+    runtime_.copy_to_device(p.rope.positions.data, rows.data(), p.rope.positions.bytes());
+    runtime_.synchronize();
+    p.rope.cache_rows = p.rope.positions;
+    p.rope.table = random(DType::kF32, {d.m, kHead}, 0.5F);
+    set_targets(p.rope, random(DType::kBf16, {d.m, d.n}, 1.0F));
+  }
   void release() {
     for (void* buffer : buffers_) runtime_.release(buffer);
   }

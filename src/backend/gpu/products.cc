@@ -78,6 +78,34 @@ std::optional<std::string_view> algorithm_of(const Computes* who, std::string_vi
   return kernel.substr(name.size() + 1);
 }
 
+Product without_rope(Product p) {
+  p.rope = {};
+  return p;
+}
+
+// Without a rope, another kernel rotates what they write.
+bool takes(const SpecialProducts& special, const Product& p, std::string_view kernel) {
+  return special.takes(p, kernel) || (p.rope.defined() && special.takes(without_rope(p), kernel));
+}
+std::vector<std::string> special_kernels(const SpecialProducts& special, const Product& p) {
+  std::vector<std::string> names = special.kernels(p);
+  if (p.rope.defined()) {
+    for (std::string& name : special.kernels(without_rope(p))) {
+      if (std::ranges::find(names, name) == names.end()) names.push_back(std::move(name));
+    }
+  }
+  return names;
+}
+
+// What a kernel without a rope leaves to another one.
+Launch then_rope(const Product& p, Launch product) {
+  if (!p.rope.defined() || !product) return product;
+  return [product = std::move(product), rope = p.rope, out = p.out](Stream stream) {
+    product(stream);
+    launch_rope_cache(rope, out, stream);
+  };
+}
+
 }  // namespace
 
 gemm::Desc describe(const Product& p) {
@@ -89,6 +117,7 @@ gemm::Desc describe(const Product& p) {
   if (p.activation == Activation::kSilu) add("silu");
   if (p.table.defined()) add("table");
   if (p.residual.defined()) add(p.gate.defined() ? "gated" : "residual");
+  if (p.rope.defined()) add("rope");
   return {.m = p.out.rows(),
           .n = p.out.cols(),
           .k = p.x.cols(),
@@ -157,19 +186,26 @@ Products::Choice Products::choose(const Product& p) const {
   const char* why = "unmeasured: this card has no GEMM table";
   if (table_) {
     why = "unmeasured: not in this card's GEMM table";
-    if (const gemm::Row* const row = table_->find(describe(p)); row != nullptr) {
+    const gemm::Desc desc = describe(p);
+    const gemm::Row* row = table_->find(desc);
+    if (row == nullptr) row = table_->find(gemm::without_rope(desc));
+    if (row != nullptr) {
       bool usable = algorithm_of(library_, row->kernel) && library_takes(p);
       if (const auto tile = algorithm_of(special_, row->kernel)) {
-        usable = special_->takes(p, *tile);
+        usable = takes(*special_, p, *tile);
       } else if (row->kernel.starts_with(kOwn)) {
         usable = cut_fits(p, *parse_cut(std::string_view(row->kernel).substr(kOwn.size())), room_);
       }
-      if (usable) return {row->kernel, row->desc.m == p.out.rows() ? "" : "measured with other rows"};
+      if (usable) {
+        const bool whole = row->desc.epilogue == desc.epilogue;
+        const bool same_rows = row->desc.m == desc.m;
+        return {row->kernel, !whole ? "measured without rotation" : same_rows ? "" : "measured with other rows"};
+      }
     }
   }
   if (library_takes(p)) return {fmt::format("{}:", library_->name()), why};
   if (special_ != nullptr && is_scaled(p.w.dtype)) {  // where they are, own tiles multiply codes without tensor cores
-    const std::vector<std::string> own = special_->kernels(p);
+    const std::vector<std::string> own = special_kernels(*special_, p);
     if (!own.empty()) return {fmt::format("{}:{}", special_->name(), own.front()), why};
   }
   return {own_default(p), why};
@@ -200,7 +236,8 @@ std::vector<std::string> Products::candidates(const Product& p) const {
       names.push_back(fmt::format("{}:{}", library_->name(), algorithm));
   }
   if (special_ != nullptr) {
-    for (const std::string& tile : special_->kernels(p)) names.push_back(fmt::format("{}:{}", special_->name(), tile));
+    for (const std::string& tile : special_kernels(*special_, p))
+      names.push_back(fmt::format("{}:{}", special_->name(), tile));
   }
   for (int t = 0; t < static_cast<int>(tiles().size()); ++t) {
     for (const int splits : {1, 2, 3, 4, 5, 6, 8, 12, 16}) {
@@ -214,12 +251,15 @@ Launch Products::prepare_kernel(const Product& p, std::string_view kernel, const
   if (const auto algorithm = algorithm_of(library_, kernel)) {
     return library_takes(p) ? prepare_library(p, *algorithm, memory) : Launch();
   }
-  if (const auto tile = algorithm_of(special_, kernel)) return special_->prepare(p, *tile);
+  if (const auto tile = algorithm_of(special_, kernel)) {
+    if (special_->takes(p, *tile) || !p.rope.defined()) return special_->prepare(p, *tile);
+    return then_rope(p, special_->prepare(without_rope(p), *tile));
+  }
   if (!kernel.starts_with(kOwn)) return {};
   const std::optional<Cut> cut = parse_cut(kernel.substr(kOwn.size()));
   if (!cut || !cut_fits(p, *cut, room_)) return {};
   void* const parts = cut->splits > 1 ? workspace() : nullptr;
-  return [p, cut = *cut, parts](Stream stream) { launch_product(p, cut, parts, stream); };
+  return then_rope(p, [p, cut = *cut, parts](Stream stream) { launch_product(p, cut, parts, stream); });
 }
 
 Launch Products::prepare_library(const Product& p, std::string_view algorithm, const ProductMemory& memory) const {
@@ -236,7 +276,7 @@ Launch Products::prepare_library(const Product& p, std::string_view algorithm, c
     const Shape row = {1, p.bias.elements()};
     launch_cast({.x = p.bias.reshaped(row), .out = args.bias.reshaped(row)}, runtime_.stream());
   }
-  return [=](Stream stream) {
+  return then_rope(p, [=](Stream stream) {
     if (scratch.x.defined()) launch_cast({.x = p.x, .out = scratch.x}, stream);
     gemm->launch(stream);
     const int64_t n = p.out.cols();
@@ -247,7 +287,7 @@ Launch Products::prepare_library(const Product& p, std::string_view algorithm, c
     } else if (activation_after(p)) {
       launch_bias_activation(p.out, {}, p.activation, p.out, stream);
     }
-  };
+  });
 }
 
 bool Products::bf16_holds(const Tensor& bias) const {

@@ -117,12 +117,12 @@ void launch_rope(const Rope& a, Stream stream) {
   });
 }
 
-void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream) {
+void launch_rope_cache(const RopeTail& a, const Tensor& qkv, Stream stream) {
   const int half = static_cast<int>(a.table.cols() / 2);
-  const auto items = [](const Tensor& w, int64_t columns) {
-    return w.defined() ? static_cast<int>(w.rows() / columns) : 0;
+  const auto items = [](const Tensor& part, int64_t columns) {
+    return part.defined() ? static_cast<int>(part.cols() / columns) : 0;
   };
-  const int threads = items(a.wq, 16) + items(a.wk, 16) + items(a.wv, 8);
+  const int threads = items(a.q, 16) + items(a.k_cache, 16) + items(a.v_cache, 8);
   if (rows_of_octets(qkv) && (!a.q.defined() || rows_of_octets(a.q)) && rows_of_octets(a.k_cache) &&
       rows_of_octets(a.v_cache) && half % 8 == 0 && threads <= 1024 && is_aligned(a.table.data)) {
     launch<rope_cache_octets_kernel>({.grid = dim3(static_cast<unsigned>(qkv.rows())),
@@ -131,16 +131,16 @@ void launch_rope_cache(const NormQkvRope& a, const Tensor& qkv, Stream stream) {
                                       .overlaps = true},
                                      qkv.as<Bf16>(), qkv.row_stride, a.positions.as<int32_t>(),
                                      a.cache_rows.as<int32_t>(), a.table.as<float>(), a.q.as<Bf16>(), a.q.row_stride,
-                                     a.k_cache.as<Bf16>(), a.v_cache.as<Bf16>(), a.k_cache.row_stride, items(a.wq, 16),
-                                     items(a.wk, 16), items(a.wv, 8), half);
+                                     a.k_cache.as<Bf16>(), a.v_cache.as<Bf16>(), a.k_cache.row_stride, items(a.q, 16),
+                                     items(a.k_cache, 16), items(a.v_cache, 8), half);
     return;
   }
-  const int q_pairs = a.wq.defined() ? static_cast<int>(a.wq.rows() / 2) : 0;
+  const int q_pairs = a.q.defined() ? static_cast<int>(a.q.cols() / 2) : 0;
   with_float_type(qkv.dtype, [&]<class T>(T) {
     launch<rope_cache_kernel<T>>({.grid = static_cast<unsigned>(qkv.rows()), .block = kThreads, .stream = stream},
                                  qkv.as<T>(), qkv.row_stride, a.positions.as<int32_t>(), a.cache_rows.as<int32_t>(),
                                  a.table.as<float>(), a.q.as<T>(), a.q.row_stride, a.k_cache.as<T>(), a.v_cache.as<T>(),
-                                 a.k_cache.row_stride, q_pairs, static_cast<int>(a.wk.rows() / 2),
+                                 a.k_cache.row_stride, q_pairs, static_cast<int>(a.k_cache.cols() / 2),
                                  static_cast<int>(a.table.cols() / 2));
   });
 }

@@ -91,6 +91,28 @@ TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrie
   }
 }
 
+TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, int c0, int c1, int c2, int c3,
+                            int c4) {
+  asm volatile(
+      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
+      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
+      : "memory");
+}
+template <bool kMany>
+TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, uint16_t blocks, int c0, int c1,
+                            int c2, int c3, int c4) {
+  if constexpr (kMany) {
+    asm volatile(
+        "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster"
+        " [%0], [%1, {%3, %4, %5, %6, %7}], [%2], %8;" ::"r"(to),
+        "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "h"(blocks)
+        : "memory");
+  } else {
+    copy_box(to, map, barrier, c0, c1, c2, c3, c4);
+  }
+}
+
 // Ordinary writes to shared memory are visible to copies and wgmma that start later, behind a barrier of their threads.
 TENDON_DEVICE void shared_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 
@@ -106,15 +128,7 @@ TENDON_DEVICE void stored_boxes_wait() {
   asm volatile("cp.async.bulk.wait_group.read 0;" ::: "memory");
 }
 
-// The same two for tensors of five dimensions, for this block alone.
-TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrier, int c0, int c1, int c2, int c3,
-                            int c4) {
-  asm volatile(
-      "cp.async.bulk.tensor.5d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      " [%0], [%1, {%3, %4, %5, %6, %7}], [%2];" ::"r"(to),
-      "l"(map), "r"(barrier), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
-      : "memory");
-}
+// The same for tensors of five dimensions.
 TENDON_DEVICE void store_box(const CUtensorMap* map, uint32_t from, int c0, int c1, int c2, int c3, int c4) {
   asm volatile("cp.async.bulk.tensor.5d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5, %6}], [%1];" ::"l"(map),
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4)
@@ -126,6 +140,15 @@ TENDON_DEVICE void send_four(uint32_t peer, uint32_t peer_barrier, const float* 
   asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(peer),
                "f"(y[0]), "f"(y[1]), "f"(y[2]), "f"(y[3]), "r"(peer_barrier)
                : "memory");
+}
+
+// Eight numbers of global memory, 16-byte aligned, that no kernel writes while this one runs.
+TENDON_DEVICE void load_eight(const float* from, float (&y)[8]) {
+#pragma unroll
+  for (int i = 0; i < 8; i += 4) {
+    const float4 four = load_constant_4(from + i);
+    y[i] = four.x, y[i + 1] = four.y, y[i + 2] = four.z, y[i + 3] = four.w;
+  }
 }
 
 // --- warpgroups ------------------------------------------------------------------------------------------------------

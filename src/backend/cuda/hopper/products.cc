@@ -29,14 +29,24 @@ int64_t row_pairs(const Tensor& t) { return t.cols() * static_cast<int64_t>(dtyp
 // From a row of the gate weights to the same of the up weights.
 int64_t up_bytes(const Product& p) { return static_cast<char*>(p.up.data) - static_cast<char*>(p.w.data); }
 
+// Heads that boxes of so many rows of the weights divide, or that divide them.
+bool rope_fits(const Product& p, int64_t box_rows) {
+  const int64_t head = p.rope.table.cols();
+  return !p.up.defined() && !p.bias.defined() && !p.residual.defined() && p.activation == Activation::kNone &&
+         head % 64 == 0 && (head % box_rows == 0 || box_rows % head == 0) && constant(p.rope.table) &&
+         is_aligned(p.rope.table.data) && (!p.rope.q.defined() || aligned_rows(p.rope.q)) &&
+         aligned_rows(p.rope.k_cache) && aligned_rows(p.rope.v_cache) &&
+         p.rope.k_cache.row_stride == p.rope.v_cache.row_stride;
+}
+
 class HopperProducts final : public SpecialProducts {
  public:
   explicit HopperProducts(TensorMaps maps) : maps_(maps) {}
 
   std::string_view name() const override { return "wgmma"; }
   bool exists(std::string_view kernel) const override {
-    const Tiles all[] = {plain_tiles(),    gelu_tiles(),    gate_up_tiles(),
-                         plain_i8_tiles(), gelu_i8_tiles(), gate_up_i8_tiles()};
+    const Tiles all[] = {plain_tiles(),   gelu_tiles(),       gate_up_tiles(), plain_i8_tiles(),
+                         gelu_i8_tiles(), gate_up_i8_tiles(), rope_tiles()};
     return std::ranges::any_of(all, [&](Tiles tiles) { return find(tiles, kernel) != nullptr; });
   }
   std::vector<std::string> kernels(const Product& p) const override {
@@ -56,6 +66,7 @@ class HopperProducts final : public SpecialProducts {
   using Tiles = std::span<const TileInstance>;
   static Tiles tiles_for(const Product& p) {
     const bool codes = p.w.dtype == DType::kI8;
+    if (p.rope.defined()) return codes ? Tiles() : rope_tiles();
     if (p.up.defined()) return codes ? gate_up_i8_tiles() : gate_up_tiles();
     if (p.activation == Activation::kGeluTanh) return codes ? gelu_i8_tiles() : gelu_tiles();
     return codes ? plain_i8_tiles() : plain_tiles();
@@ -84,7 +95,8 @@ bool HopperProducts::takes(const Product& p, const TileInstance& tile) {
       !p.table.defined() && !p.gate.defined() && p.activation != Activation::kSilu &&
       (!p.residual.defined() || (!p.up.defined() && p.activation == Activation::kNone && aligned_rows(p.residual))) &&
       (!p.up.defined() || (!p.bias.defined() && p.activation == Activation::kNone));
-  return rows_fit && up_fits && tail_fits && ceil_div(row_pairs(p.x), kDepth) >= tile.shape.parts;
+  const bool rope_fit = !p.rope.defined() || rope_fits(p, tile.shape.weights / tile.shape.cluster_tokens);
+  return rows_fit && up_fits && tail_fits && rope_fit && ceil_div(row_pairs(p.x), kDepth) >= tile.shape.parts;
 }
 
 // Asking the driver takes longer than the rest of preparing.
@@ -111,6 +123,12 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
     weights = maps_.describe(p.w.data, std::array<uint64_t, 4>{depth, 8, 2, w_rows / 8},
                              std::array<uint64_t, 3>{stride, static_cast<uint64_t>(up_bytes(p)), 8 * stride},
                              std::array<uint32_t, 4>{kDepth, 8, 2, w_box / 16});
+  } else if (p.rope.defined()) {  // eight rows of a head's first half, eight of its second
+    const auto head = static_cast<uint64_t>(p.rope.table.cols());
+    const uint32_t octets = std::min(w_box / 16, static_cast<uint32_t>(head / 16));
+    weights = maps_.describe(p.w.data, std::array<uint64_t, 5>{depth, 8, 2, head / 16, w_rows / head},
+                             std::array<uint64_t, 4>{stride, head / 2 * stride, 8 * stride, head * stride},
+                             std::array<uint32_t, 5>{kDepth, 8, 2, octets, w_box / 16 / octets});
   } else {
     weights = maps_.describe(p.w.data, std::array<uint64_t, 2>{depth, w_rows}, std::array<uint64_t, 1>{stride},
                              std::array<uint32_t, 2>{kDepth, w_box});
@@ -123,6 +141,20 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
   const int64_t token_tiles = ceil_div(p.out.rows(), int64_t{shape.tokens} * shape.cluster_tokens);
   const int64_t weight_tiles =
       ceil_div(p.out.cols() * (gate_up ? 2 : 1), int64_t{shape.weights} * shape.cluster_weights);
+  TileRope rope{};
+  if (p.rope.defined()) {
+    rope = {.table = p.rope.table.as<float>(),
+            .positions = p.rope.positions.as<int32_t>(),
+            .cache_rows = p.rope.cache_rows.as<int32_t>(),
+            .q = p.rope.q.as<Bf16>(),
+            .k = p.rope.k_cache.as<Bf16>(),
+            .v = p.rope.v_cache.as<Bf16>(),
+            .q_stride = p.rope.q.row_stride,
+            .cache_stride = p.rope.k_cache.row_stride,
+            .q_cols = p.rope.q.defined() ? static_cast<int>(p.rope.q.cols()) : 0,
+            .k_cols = static_cast<int>(p.rope.k_cache.cols()),
+            .half = static_cast<int>(p.rope.table.cols() / 2)};
+  }
   const TileArgs args{.bias = p.bias.defined() ? p.bias.as<const float>() : nullptr,
                       .residual = p.residual.defined() ? p.residual.as<const Bf16>() : nullptr,
                       .out = p.out.as<Bf16>(),
@@ -135,7 +167,8 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
                       .tiles = static_cast<int>(token_tiles * weight_tiles),
                       .x_scales = p.x.scales,
                       .w_scales = p.w.scales,
-                      .up_scales = p.up.scales};
+                      .up_scales = p.up.scales,
+                      .rope = rope};
   // A cluster takes tile after tile, but only one where its blocks share out K.
   const int clusters = shape.parts > 1 ? args.tiles : std::min(args.tiles, at_once);
   return [=](Stream stream) { tile->launch(weights, tokens, args, clusters, stream); };

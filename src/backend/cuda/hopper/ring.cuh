@@ -104,14 +104,18 @@ struct Ring {
 
 // This block's share of what the cluster needs at one step, to all that need it.
 template <class T, Tail kTail>
-TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, const Place<T>& place, int first,
-                                int step) {
+TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, const TileArgs& a, const Place<T>& place,
+                                int first, int step) {
   constexpr int kShare = T::kWeights / T::kClusterTokens;
   const auto blocks = static_cast<uint16_t>(((1 << T::kClusterTokens) - 1) << place.rank(place.weights, 0));
   const uint32_t to = ring.weights() + place.tokens * kShare * kRowBytes;
   first += place.tokens * kShare;
   if constexpr (kTail == Tail::kGateUp) {
     copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, 0, 0, first / 16);
+  } else if constexpr (kTail == Tail::kRope) {
+    const int head = first / (2 * a.rope.half);
+    copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, 0, 0,
+                                      (first - head * 2 * a.rope.half) / 16, head);
   } else {
     copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, first);
   }
@@ -138,7 +142,7 @@ TENDON_DEVICE int feed_early(Ring<T> ring, const CUtensorMap* weights, const Til
 #pragma unroll 1
   for (int i = 0; i < early; ++i, ring.next()) {
     barrier_expect(ring.full(), T::kStageBytes);
-    copy_weights<T, kTail>(ring, weights, place, first, begin + i);
+    copy_weights<T, kTail>(ring, weights, a, place, first, begin + i);
   }
   return early;
 }
@@ -158,7 +162,7 @@ TENDON_DEVICE void feed(Ring<T> ring, const CUtensorMap* weights, const CUtensor
       } else {
         wait_phase(ring.empty(), ring.phase ^ 1);
         barrier_expect(ring.full(), T::kStageBytes);
-        copy_weights<T, kTail>(ring, weights, place, first_weight, step);
+        copy_weights<T, kTail>(ring, weights, a, place, first_weight, step);
       }
       copy_tokens<T>(ring, tokens, place, first_token, step);
     }

@@ -73,6 +73,8 @@ TENDON_DEVICE void finish_tile(const float (&sums)[T::kBlocks][4 * T::kGroups], 
   }
   if constexpr (kTail == Tail::kGateUp) {
     finish_gate_up<T>(sums, a, ring, warpgroup, first_col, place.first_token(a, tile));
+  } else if constexpr (kTail == Tail::kRope) {
+    finish_rope<T>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile));
   } else {
     finish<T, kTail>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile), bias);
   }

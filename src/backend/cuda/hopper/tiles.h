@@ -11,6 +11,16 @@
 
 namespace tendon::gpu::hopper {
 
+// RopeTail of gpu/gemm.h.
+struct TileRope {
+  const float* table;  // (positions, D): cosines, then sines
+  const int32_t *positions, *cache_rows;
+  Bf16 *q, *k, *v;
+  int64_t q_stride, cache_stride;
+  int q_cols, k_cols;
+  int half;  // of a head
+};
+
 // What a tile's kernel is given beside the maps of weights and tokens.
 struct TileArgs {
   const float* bias;     // (cols), null: none
@@ -23,10 +33,11 @@ struct TileArgs {
   int tiles;        // clusters' tiles in all
   // Of rows of codes: tokens, weights, up's; null: no codes.
   const float *x_scales, *w_scales, *up_scales;
+  TileRope rope;
 };
 
 // What follows a product.
-enum class Tail { kPlain, kGelu, kGateUp };  // bias and residual; bias and GELU; GELU(gate) · up
+enum class Tail { kPlain, kGelu, kGateUp, kRope };  // bias and residual; bias and GELU; GELU(gate) · up; rotation
 
 // Of K in a stage, in pairs of bytes: 64 bf16 or 128 codes, which copies and their descriptions do not tell apart.
 constexpr int kDepth = 64;
@@ -51,6 +62,7 @@ struct TileInstance {
 std::span<const TileInstance> plain_tiles();
 std::span<const TileInstance> gelu_tiles();
 std::span<const TileInstance> gate_up_tiles();
+std::span<const TileInstance> rope_tiles();
 // For i8 codes.
 std::span<const TileInstance> plain_i8_tiles();
 std::span<const TileInstance> gelu_i8_tiles();
