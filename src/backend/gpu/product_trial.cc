@@ -204,7 +204,10 @@ class ProductTrial final : public gemm::Trial {
     rope.v_cache = matrix.col_range(q_cols + kHead, kHead);
   }
   void add_rope(const gemm::Desc& d, Product& p) {
-    if (d.n < 2 * kHead || d.n % kHead != 0) throw_bad_input("There is no measurement of {}.", gemm::to_string(d));
+    if (d.n < 2 * kHead || d.n % kHead != 0)
+      throw_bad_input(
+          "There is no measurement of {}: a rotated product has heads of {} columns, one of keys, one of values.",
+          gemm::to_string(d), kHead);
     std::vector<int32_t> rows(static_cast<size_t>(d.m));
     std::iota(rows.begin(), rows.end(), 0);
     p.rope.positions = Tensor(DType::kI32, {d.m}, allocate(rows.size() * sizeof(int32_t)));

@@ -126,6 +126,15 @@ TEST(GemmTable, MergesTheMeasurementsOfAnotherTable) {
   EXPECT_EQ(table.merge(other), 0U);
 }
 
+TEST(GemmTable, RotationStandsAlone) {
+  const Table table = Table::parse(kHeader + "10,768,64,bf16,bf16,bf16,rope,own:a,5.00,2026-11-01,x\n", "one");
+  EXPECT_EQ(table.rows()[0].desc.epilogue, "rope");
+  EXPECT_EQ(without_rope(table.rows()[0].desc).epilogue, "none");
+  EXPECT_EQ(without_rope({.epilogue = "bias"}).epilogue, "bias");
+  EXPECT_THROW((void)Table::parse(kHeader + "10,768,64,bf16,bf16,bf16,bias+rope,own:a,5.00,2026-11-01,x\n", "one"),
+               Error);
+}
+
 TEST(GemmTable, IsChosenByTheOptionsWord) {
   EXPECT_FALSE(Table::choose("none", "NVIDIA H100 80GB HBM3").has_value());
   EXPECT_TRUE(Table::choose("", "NVIDIA H100 80GB HBM3").has_value());

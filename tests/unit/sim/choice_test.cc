@@ -52,7 +52,7 @@ TEST(Choice, TakesTheRowThenItsNeighbourThenTheLibrary) {
             "gemm (sim_library, unmeasured: this card has no GEMM table)");
 }
 
-// Kernels of one architecture, played by our own plain products. They take bf16 only.
+// Kernels of one architecture, played by our own plain products. They take bf16 only, and do not rotate.
 class SpecialTiles final : public gpu::SpecialProducts {
  public:
   std::string_view name() const override { return "special"; }
@@ -61,7 +61,7 @@ class SpecialTiles final : public gpu::SpecialProducts {
     return takes(p, "a") ? std::vector<std::string>{"a", "b"} : std::vector<std::string>{};
   }
   bool takes(const gpu::Product& p, std::string_view kernel) const override {
-    return exists(kernel) && p.x.dtype == DType::kBf16;
+    return exists(kernel) && p.x.dtype == DType::kBf16 && !p.rope.defined();
   }
   gpu::Launch prepare(const gpu::Product& p, std::string_view kernel) const override {
     if (!takes(p, kernel)) return {};
@@ -110,6 +110,24 @@ TEST(Choice, TheTunerTriesKernelsOfOneArchitecture) {
   const auto f32 =
       b->tune_target()->make_trial({.m = 5, .n = 24, .k = 72, .x = DType::kF32, .w = DType::kF32, .out = DType::kF32});
   EXPECT_THAT(f32->candidates(), testing::Each(testing::Not(StartsWith("special:"))));
+}
+
+TEST(Choice, WhatDoesNotRotateLeavesItToAnotherKernel) {
+  const auto b = special_backend("");
+  const auto trial = b->tune_target()->make_trial({.m = 5, .n = 768, .k = 72, .epilogue = "rope"});
+  const std::vector<std::string> kernels = trial->candidates();
+  for (const char* kernel : {"sim_library:loops", "special:a", "special:b"}) {
+    ASSERT_THAT(kernels, testing::Contains(kernel));
+  }
+  for (const std::string& kernel : {kernels.front(), std::string("special:a"), kernels.back()}) {
+    EXPECT_LE(trial->error(kernel), 1.0) << kernel;
+  }
+  try {
+    (void)b->tune_target()->make_trial({.m = 5, .n = 700, .k = 72, .epilogue = "rope"});
+    FAIL();
+  } catch (const Error& error) {
+    EXPECT_THAT(error.what(), HasSubstr("5x700x72"));
+  }
 }
 
 TEST(Choice, LeavesTheLibraryWhatItCanDoExactly) {

@@ -1,3 +1,6 @@
+#include <map>
+#include <string>
+
 #include <gmock/gmock.h>
 #include <nlohmann/json.hpp>
 
@@ -92,6 +95,25 @@ TEST(Summary, OfARealProfileAgreesWithTheStopwatch) {
   int64_t products = 0;
   for (const ProductRow& row : s.products) products += row.count;
   EXPECT_EQ(products, 27 * 4 + 18 * 4 + 2 * 18 * 4 + 2 + 2 * 2);  // none counted twice
+}
+
+// Two calls of π0 on an H200, recorded by `bench/baselines/torch_pi0.py --mode M --profile` (torch 2.11.0), with what
+// CUDA events in the same calls said, in ms.
+TEST(Summary, OfProfilesOfACardAgreesWithItsEvents) {
+  struct Recorded {
+    const char* file;
+    double vision, prefix, denoise;
+  };
+  for (const Recorded& recorded : {Recorded{"torch_h200_compiled.json.gz", 2.561, 5.616, 13.654},
+                                   Recorded{"torch_h200_eager.json.gz", 2.684, 9.685, 249.041}}) {
+    SCOPED_TRACE(recorded.file);
+    const Summary s = summarize(read_trace(std::string(TENDON_TEST_DATA "/traces/") + recorded.file), {});
+    std::map<std::string, double> span_ms;
+    for (const StageRow& row : s.stages) span_ms[row.name] = row.span_us * 1e-3;
+    EXPECT_NEAR(span_ms["vision"] / recorded.vision, 1, 0.03);
+    EXPECT_NEAR(span_ms["prefix"] / recorded.prefix, 1, 0.03);
+    EXPECT_NEAR(span_ms["denoise"] / recorded.denoise, 1, 0.03);
+  }
 }
 
 TEST(Report, WritesJsonThatAgreesWithTheSummary) {
