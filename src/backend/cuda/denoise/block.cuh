@@ -75,6 +75,12 @@ struct Block {
                    "+r"(low_row), "+r"(high_row));
   }
 
+  // Between two stages, and between the parts of one that exchange.
+  TENDON_DEVICE void next_stage(unsigned char* exchange) {
+    forget();
+    if constexpr (kMeets) meet(exchange + Exchange::kArrivals, thread);
+  }
+
   // --- the ring: chunk numbers count from the start of the launch
   TENDON_DEVICE uint32_t chunk(uint32_t number) const {
     const uint32_t round = number / SharedLayout::kSlots;

@@ -133,6 +133,7 @@ TENDON_DEVICE void token_stage(Block& t, int step, const float* gains, unsigned 
     }
   }
   if constexpr (!kPi05) {
+    if constexpr (kMeets) t.next_stage(exchange);
     mlp_out(t, weights, hidden);
     if (leading > 0 && t.thread < kColumns) {
       store_shared_float(tokens + t.thread * 4, load_constant(t.args.state_token + t.block * kColumns + t.thread));

@@ -96,6 +96,29 @@ TENDON_DEVICE void await(uint4 (&v)[N], Pointer pointer) {
 // The threads that compute, without the producer's warp.
 TENDON_DEVICE void compute_sync() { named_barrier(1, kThreads); }
 
+// The reference to find faults of the exchange with (CMake's TENDON_LOOP_BARRIERS): between two stages all blocks meet
+// at a counter, with release and acquire, so that no stage relies on words that are seen as soon as they are written. A
+// reader that still finds an empty word stops the kernel (Patience).
+#ifdef TENDON_LOOP_BARRIERS
+constexpr bool kMeets = true;
+#else
+constexpr bool kMeets = false;
+#endif
+
+// All threads of all blocks that compute. `arrivals` counts blocks; it begins with all bits set, which is -1.
+TENDON_DEVICE void meet(unsigned char* arrivals, int thread) {
+  compute_sync();
+  if (thread == 0) {
+    uint32_t seen;
+    asm volatile("atom.release.gpu.global.add.u32 %0, [%1], 1;" : "=r"(seen) : "l"(arrivals) : "memory");
+    const uint32_t all = ((seen + 1) / kBlocks + 1) * kBlocks;  // nobody comes to the next meeting before this one ends
+    do {
+      asm volatile("ld.acquire.gpu.global.u32 %0, [%1];" : "=r"(seen) : "l"(arrivals) : "memory");
+    } while (seen + 1 < all);
+  }
+  compute_sync();
+}
+
 // Makes a part of the exchange memory empty, all blocks together.
 TENDON_DEVICE void make_empty(unsigned char* memory, uint32_t bytes, int block, int thread) {
 #pragma unroll 1

@@ -32,14 +32,14 @@ TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous
   int index = 0;  // layers done
 #pragma unroll 1
   for (int step = 0; step < args.steps; ++step) {
-    t.forget();
+    t.next_stage(exchange);
     const float* gains = args.gains + step * args.gain_stride;  // of the norm that comes next
     token_stage<kPi05>(t, step, gains, exchange);
 #pragma unroll 1
     for (int layer = 0; layer < args.layers; ++layer, ++index) {
       unsigned char* const set = exchange + (index & 1) * Exchange::kSet;
       unsigned char* const other = exchange + ((index & 1) ^ 1) * Exchange::kSet;
-      t.forget();
+      t.next_stage(exchange);
       qkv_stage(t, chunk, layer == 0 ? exchange + Exchange::kTokens : set + Exchange::kX,
                 shift_of<kPi05>(args, args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQkv);
       chunk += kQkvChunks;
@@ -47,16 +47,16 @@ TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous
       if (index > 0) {
         make_empty(other + Exchange::kFirstEnd, Exchange::kSet - Exchange::kFirstEnd, t.block, t.thread);
       }
-      t.forget();
+      t.next_stage(exchange);
       attention_stage(t, chunk, set + Exchange::kQkv, set + Exchange::kPartial, set + Exchange::kPartialSums);
       chunk += kKvChunks;
-      t.forget();
+      t.next_stage(exchange);
       combine_stage(t, set + Exchange::kPartial, set + Exchange::kPartialSums, set + Exchange::kAttended);
-      t.forget();
+      t.next_stage(exchange);
       output_stage<false>(t, chunk, set + Exchange::kAttended, gate_of<kPi05>(args, step, 2 * layer), gains += kWidth,
                           set + Exchange::kAfterAttention);
       chunk += kOutChunks;
-      t.forget();
+      t.next_stage(exchange);
       gate_up_stage(t, chunk, set + Exchange::kAfterAttention,
                     shift_of<kPi05>(args, args.gate_up_shift, step, layer, 2 * kMlp), set + Exchange::kHidden);
       chunk += kGateUpChunks;
@@ -64,13 +64,13 @@ TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous
       // front of the first layer.
       make_empty(set, Exchange::kFirstEnd, t.block, t.thread);
       if (layer == 0) make_empty(exchange + Exchange::kTokens, Exchange::kBytes - Exchange::kTokens, t.block, t.thread);
-      t.forget();
+      t.next_stage(exchange);
       output_stage<true>(t, chunk, set + Exchange::kHidden, gate_of<kPi05>(args, step, 2 * layer + 1), gains += kWidth,
                          other + Exchange::kX);
       chunk += kDownChunks;
       ++t.layer_parity;
     }
-    t.forget();
+    t.next_stage(exchange);
     velocity_stage<kPi05>(t, previous, given, step, exchange + (index & 1) * Exchange::kSet + Exchange::kX, x_t,
                           exchange);
   }

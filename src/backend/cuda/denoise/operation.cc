@@ -34,7 +34,8 @@ bool fits_layer(const DenoiseLoop::Layer& layer, bool adaptive) {
 // What the kernels differ in.
 struct Narrow {
   static constexpr const char* kKernel = "cuda.denoise_loop (persistent)";
-  static constexpr size_t kLayerBytes = kLayerWeightBytes, kKeyBytes = kLayerKvBytes, kExchangeBytes = Exchange::kBytes;
+  static constexpr size_t kLayerBytes = kLayerWeightBytes, kKeyBytes = kLayerKvBytes,
+                          kExchangeBytes = Exchange::kMemory;
   static bool card() { return fits_card(); }
   static bool fits(int64_t rows, int64_t cached) { return rows <= kMaxRows && cached <= kMaxCachedKeys; }
   // What the packed weights are shared by: plans of another kernel have another order.
@@ -52,7 +53,7 @@ struct Narrow {
 struct Wide {
   static constexpr const char* kKernel = "cuda.denoise_loop (persistent, up to 56 rows)";
   static constexpr size_t kLayerBytes = wide::kLayerWeightBytes, kKeyBytes = wide::kLayerKvBytes,
-                          kExchangeBytes = wide::Exchange::kBytes;
+                          kExchangeBytes = wide::Exchange::kMemory;
   static bool card() { return wide::fits_card(); }
   static bool fits(int64_t rows, int64_t cached) {
     return rows <= wide::kRows && cached <= wide::kParts * wide::kPartKeys &&

@@ -70,7 +70,7 @@ __global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const in
   const int lane = static_cast<int>(threadIdx.x) % 32;
   const size_t block = (size_t{blockIdx.z} * kParts + part) * kKvChunks + chunk;
   const size_t thread = block * kFragmentThreads + threadIdx.x;
-  for (size_t i = thread; i < Exchange::kBytes / 16; i += size_t{gridDim.z} * kParts * kKvChunks * kFragmentThreads) {
+  for (size_t i = thread; i < Exchange::kMemory / 16; i += size_t{gridDim.z} * kParts * kKvChunks * kFragmentThreads) {
     reinterpret_cast<uint4*>(exchange)[i] = make_uint4(~0U, ~0U, ~0U, ~0U);
   }
   const uint16_t* const from = chunk < kKeyTiles ? caches.k[layer] : caches.v[layer];

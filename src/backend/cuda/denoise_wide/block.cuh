@@ -85,6 +85,11 @@ struct Block {
   TENDON_DEVICE uint32_t activations() const { return shared + SharedLayout::kActivations; }
   // Keeps the compiler from carrying addresses of one stage in registers through the others.
   TENDON_DEVICE void forget() { asm volatile("" : "+r"(thread), "+r"(lane), "+r"(group), "+r"(quad), "+r"(block)); }
+  // Between two stages, and between the parts of one that exchange.
+  TENDON_DEVICE void next_stage(unsigned char* exchange) {
+    forget();
+    if constexpr (kMeets) meet(exchange + Exchange::kArrivals, thread);
+  }
 
   // --- the ring: chunk numbers count from the start of the launch
   TENDON_DEVICE uint32_t slot(uint32_t number) const { return number % SharedLayout::kSlots; }

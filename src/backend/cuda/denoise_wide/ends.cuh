@@ -113,6 +113,7 @@ TENDON_DEVICE void token_stage(Block& t, int step, const float* gains, unsigned 
           __float_as_uint(values[i]));
     }
   }
+  if constexpr (kMeets && !kPi05) t.next_stage(exchange);
   if constexpr (!kPi05) mlp_out(t, exchange + Exchange::kActionHidden);
   compute_sync();
   if (t.warp() < kGroupRows) {

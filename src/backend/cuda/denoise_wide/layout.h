@@ -118,6 +118,9 @@ struct Exchange {
   static constexpr size_t kActions = kTokens + kStream;                               // x_t, (kRows, 32) f32
   static constexpr size_t kActionHidden = kActions + size_t{kRows} * kActionDim * 4;  // (kRows, 1024) f32
   static constexpr size_t kBytes = kActionHidden + size_t{kRows} * kWidth * 4;
+  // Arrivals at the barriers of all blocks, in the build that has them (exchange.cuh).
+  static constexpr size_t kArrivals = kBytes;
+  static constexpr size_t kMemory = kArrivals + 128;
 };
 
 }  // namespace tendon::gpu::denoise::wide

@@ -44,7 +44,7 @@ __global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const in
   const auto part = static_cast<int>(blockIdx.y);
   const auto layer = static_cast<int>(blockIdx.z);
   const size_t block = (size_t{blockIdx.z} * kParts + part) * kKvChunks + chunk;
-  for (size_t i = block * kChunkUnits + threadIdx.x; i < Exchange::kBytes / 16;
+  for (size_t i = block * kChunkUnits + threadIdx.x; i < Exchange::kMemory / 16;
        i += size_t{gridDim.z} * kParts * kKvChunks * kChunkUnits) {
     reinterpret_cast<uint4*>(exchange)[i] = make_uint4(~0U, ~0U, ~0U, ~0U);
   }
