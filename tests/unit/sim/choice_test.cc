@@ -1,6 +1,7 @@
 // Which kernel a product gets, and the tuner on the simulated card.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <filesystem>
@@ -30,7 +31,8 @@ Op linear(int64_t rows, DType dtype = DType::kBf16, Activation activation = Acti
 }
 
 std::unique_ptr<Backend> backend(const std::string& rows, bool portable = false) {
-  const auto path = std::filesystem::temp_directory_path() / "tendon_choice_test.csv";
+  const auto path =
+      std::filesystem::temp_directory_path() / ("tendon_choice_test_" + std::to_string(getpid()) + ".csv");
   std::ofstream(path) << "m,n,k,x,w,out,epilogue,kernel,us,date,commit\n" << rows;
   BackendOptions options;
   options.gemm_table = path.string();
@@ -165,7 +167,7 @@ TEST(Choice, NamesTheLineOfATileThatDoesNotExist) {
     FAIL();
   } catch (const Error& error) {
     EXPECT_EQ(error.kind(), ErrorKind::kBadInput);
-    EXPECT_THAT(error.what(), HasSubstr("tendon_choice_test.csv, line 3: there is no tile 'own:33x64x64x4/1'"));
+    EXPECT_THAT(error.what(), HasSubstr(".csv, line 3: there is no tile 'own:33x64x64x4/1'"));
   }
 }
 
