@@ -186,7 +186,7 @@ class ProductTrial final : public gemm::Trial {
   void make_reference() {
     Product plain = copies_[0];
     plain.rope = {};
-    plain.out = copies_[0].rope.defined() ? random(DType::kBf16, reference_.shape, 1.0F) : reference_;
+    plain.out = copies_[0].rope.defined() ? random(reference_.dtype, reference_.shape, 1.0F) : reference_;
     launch_product(plain, {.tile = plain_tile(), .splits = 1}, nullptr, runtime_.stream());
     if (copies_[0].rope.defined()) {
       RopeTail rope = copies_[0].rope;
@@ -215,8 +215,9 @@ class ProductTrial final : public gemm::Trial {
     runtime_.synchronize();
     p.rope.cache_rows = p.rope.positions;
     p.rope.table = random(DType::kF32, {d.m, kHead}, 0.5F);
-    set_targets(p.rope, random(DType::kBf16, {d.m, d.n}, 1.0F));
+    set_targets(p.rope, random(d.out, {d.m, d.n}, 1.0F));
   }
+
   void release() {
     for (void* buffer : buffers_) runtime_.release(buffer);
   }

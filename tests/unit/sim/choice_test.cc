@@ -124,6 +124,9 @@ TEST(Choice, WhatDoesNotRotateLeavesItToAnotherKernel) {
   for (const std::string& kernel : {kernels.front(), std::string("special:a"), kernels.back()}) {
     EXPECT_LE(trial->error(kernel), 1.0) << kernel;
   }
+  const auto f32 = b->tune_target()->make_trial(
+      {.m = 5, .n = 768, .k = 72, .x = DType::kF32, .w = DType::kF32, .out = DType::kF32, .epilogue = "rope"});
+  EXPECT_LE(f32->error(f32->candidates().front()), 1.0);
   try {
     (void)b->tune_target()->make_trial({.m = 5, .n = 700, .k = 72, .epilogue = "rope"});
     FAIL();
