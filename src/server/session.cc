@@ -29,6 +29,14 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kReleaseDelay = std::chrono::seconds(1);
 constexpr size_t kFirstBufferBytes = 64 << 10;
+// Of a large frame the kernel wakes the reader for so many bytes at once, not for every few packets: waking a thread
+// costs about as much as copying what came. Smaller ones are done sooner without. Only once a message has shown that it
+// comes fast, so that nobody notices the wait.
+constexpr size_t kLargeBytes = 4 << 20;
+constexpr size_t kWakeBytes = 256 << 10;
+constexpr size_t kFastAfterBytes = 32 << 10;
+constexpr double kFastBytesPerSecond = 8e6;
+constexpr size_t kReadAheadBytes = 16 << 10;  // more than the stream keeps of what it has read already
 // The reason with which openpi's server closes after an error.
 constexpr const char* kErrorReason = "Internal server error. Traceback included in previous frame.";
 
@@ -132,11 +140,29 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     if (incoming_.size == incoming_.capacity) {
       incoming_.grow_to(std::max(kFirstBufferBytes, std::min(2 * incoming_.capacity, limit() + 1)));
     }
+    set_wake_bytes();
     ws_->async_read_some(asio::buffer(incoming_.bytes.get() + incoming_.size, incoming_.capacity - incoming_.size),
                          [self = shared_from_this()](const ErrorCode& error, size_t bytes) {
                            if (error) return self->gone(error);
                            self->on_read(bytes);
                          });
+  }
+
+  // Never more than this frame still brings: what is left of it would not be told of.
+  void set_wake_bytes() {
+    size_t bytes = 1;
+    if (incoming_.size >= kFastAfterBytes && !is_closing_) {
+      const size_t rest = ws_->read_size_hint(size_t{1});
+      const double needed_s = static_cast<double>(incoming_.size) / kFastBytesPerSecond;
+      const bool is_large = incoming_.size + rest > kLargeBytes && rest > 2 * kReadAheadBytes;
+      if (is_large && seconds_between(incoming_begin_, last_seen_) < needed_s)
+        bytes = std::min(rest - kReadAheadBytes, kWakeBytes);
+    }
+    if (bytes == wake_bytes_) return;
+    ErrorCode ignored;
+    beast::get_lowest_layer(*ws_).socket().set_option(asio::socket_base::receive_low_watermark(static_cast<int>(bytes)),
+                                                      ignored);
+    wake_bytes_ = bytes;
   }
 
   size_t limit() const { return context_.options.max_message_bytes; }
@@ -145,6 +171,7 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     if (!is_open_) return;
     last_seen_ = Clock::now();
     if (is_closing_) return read_more();  // for the other side's close frame; data is not kept
+    if (incoming_.size == 0) incoming_begin_ = last_seen_;
     incoming_.size += bytes;
     const bool is_done = ws_->is_message_done();
     const size_t rest = is_done ? 0 : ws_->read_size_hint(size_t{1});
@@ -317,6 +344,8 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
 
   std::optional<websocket::stream<beast::tcp_stream>> ws_;
   Buffer incoming_, spare_;
+  Clock::time_point incoming_begin_;  // when the first bytes came
+  size_t wake_bytes_ = 1;
   std::deque<Message> pending_;
   size_t pending_bytes_ = 0;
   std::string reply_;

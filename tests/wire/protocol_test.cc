@@ -213,6 +213,40 @@ TEST(Protocol, BigMessages) {
   EXPECT_EQ(pieces.read().code(), 1009);
 }
 
+// The server lets the kernel wake it for large parts of a message only: none may be waited for in vain.
+TEST(Protocol, BigMessagesInUnevenPieces) {
+  EchoServer server;
+  RawClient client = ready_client(server);
+  const auto pause = [] { std::this_thread::sleep_for(std::chrono::milliseconds(30)); };
+  for (const size_t last : {1, 1500, 20000, 40000, 200000, 400000, 900000}) {
+    const std::string first = make_frame(kBinary, padded_request(1, 5 << 20));
+    const std::string second = make_frame(kBinary, padded_request(2, 5 << 20));
+    client.socket.send(first.substr(0, first.size() - last));
+    pause();
+    client.socket.send(first.substr(first.size() - last) + second.substr(0, 7));
+    EXPECT_EQ(answer(client.read(5)), 1) << last;
+    pause();
+    client.socket.send(second.substr(7) + make_frame(kBinary, padded_request(3, 100)));
+    EXPECT_EQ(answer(client.read(5)), 2) << last;
+    EXPECT_EQ(answer(client.read(5)), 3) << last;
+  }
+  // Large fragments, and a ping between them.
+  const std::string request = padded_request(4, 10 << 20);
+  client.socket.send(make_frame(kBinary, request.substr(0, 5 << 20), false));
+  pause();
+  client.socket.send(make_frame(kPing, "now"));
+  EXPECT_EQ(client.read(5).opcode, kPong);
+  client.socket.send(make_frame(kContinuation, request.substr(5 << 20)));
+  EXPECT_EQ(answer(client.read(5)), 4);
+  // A client that goes away in the middle is noticed.
+  const std::string half = make_frame(kBinary, padded_request(5, 5 << 20)).substr(0, 700000);
+  client.socket.send(half);
+  pause();
+  client.socket.hang_up();
+  for (int i = 0; i < 100 && server.metrics.clients() > 0; ++i) pause();
+  EXPECT_EQ(server.metrics.clients(), 0);
+}
+
 TEST(Protocol, SixtyFourMebibytesByDefault) {  // field case 17
   EchoServer server;
   RawClient client = ready_client(server);
