@@ -22,6 +22,7 @@ namespace tendon::cli {
 namespace {
 
 constexpr int kTracedWarmUps = 3;
+constexpr size_t kFirstPieceOps = 8;
 
 using SteadyClock = std::chrono::steady_clock;
 
@@ -96,6 +97,15 @@ class Sampler {
   std::atomic<bool> done_ = false;
   std::thread thread_;
 };
+
+// A tracer's library works some µs on the host for every kernel of a graph before the first of them runs; a kernel that
+// is worth tracing takes longer. So in a short piece first, and then in pieces little longer than all in front of them,
+// only the first one's work keeps the device waiting.
+std::vector<size_t> piece_ends(size_t ops) {
+  std::vector<size_t> ends;
+  for (size_t end = kFirstPieceOps; end < ops; end = 2 * end + kFirstPieceOps) ends.push_back(end);
+  return ends;
+}
 
 class Tracing {
  public:
@@ -200,11 +210,14 @@ class Tracing {
     const std::vector<DeviceActivity> direct = stop_tracer();
     // The graph, with the tracer's clock joined to the host's. The first calls prepare what the tracer needs.
     tracer_->start(false);
+    Plan& plan = engine_.prepare(workload_.samples());
+    launches_ = plan.launch_in_pieces(piece_ends(plan.ops().size()));
     for (int i = 0; i < kTracedWarmUps; ++i) call_once(nullptr);
     tracer_->start(false);
     const SteadyClock::time_point tracer_start = SteadyClock::now();
     traced_call([](OpTimes&) -> OpTimes* { return nullptr; });
     call_.activities = stop_tracer();
+    plan.launch_in_pieces({});
     const double shift = us_between(call_start_, tracer_start);
     for (DeviceActivity& activity : call_.activities) activity.start_us += shift;
     if (assign_ops(direct, call_.activities)) {
@@ -246,7 +259,10 @@ class Tracing {
   }
 
   std::string kernels_from() const {
-    if (tracer_ != nullptr) return library_ + ", inside the replayed graph";
+    if (tracer_ != nullptr) {
+      return launches_ == 1 ? library_ + ", inside the replayed graph"
+                            : fmt::format("{}, inside the graph, replayed in {} pieces", library_, launches_);
+    }
     if (!on_device_) return "none: the host computes, its operations are timed one by one";
     return "none: " + reason_ + ". Operations were launched one by one, with events between them";
   }
@@ -288,7 +304,7 @@ class Tracing {
   SteadyClock::time_point call_start_;
   double untraced_ms_ = 0, traced_ms_ = 0, run_us_ = 0;
   std::optional<double> untraced_device_ms_;
-  size_t dropped_ = 0;
+  size_t dropped_ = 0, launches_ = 1;
 };
 
 int run_trace(const TraceOptions& options) {

@@ -87,6 +87,11 @@ class Executable {
   // Runs all operations as run(nullptr) does, but in us.size() pieces: piece i ends before operation ends[i], the last
   // one at the end of the list. us[i] becomes its time on the device. For measurements: may allocate.
   virtual Status run_pieces(std::span<const size_t> ends, std::span<double> us) noexcept;
+  // From now on, run(nullptr) launches its work in pieces that end before the operations `ends`, ascending, and at the
+  // end of the list; with no ends at once again. For tracers, whose library has work on the host with all kernels of a
+  // graph before the first of them runs. Returns the number of pieces, 1 where there are no graphs. May allocate;
+  // throws Error(kDevice).
+  virtual size_t launch_in_pieces(std::span<const size_t> /*ends*/) { return 1; }
 
   // Runs in halves: the operations before `end_of_front`, and the others. With start() and finish(), fronts follow each
   // other in the order of start(), over all executables of the backend that prefer the same half, and so do backs, each

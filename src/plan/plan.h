@@ -57,6 +57,7 @@ class Plan {
   Status run_pieces(std::span<const size_t> ends, std::span<double> us) noexcept {
     return executable_->run_pieces(ends, us);
   }
+  size_t launch_in_pieces(std::span<const size_t> ends) { return executable_->launch_in_pieces(ends); }
 
   const std::vector<Op>& ops() const { return ops_; }  // bound, in execution order
   size_t arena_bytes() const { return arena_.bytes(); }

@@ -98,6 +98,26 @@ TEST(Card, NeitherAllocatesNorCapturesAfterItsPlanIsMade) {
   EXPECT_EQ(end.graph_launches, start.graph_launches + 4);
 }
 
+TEST(Card, LaunchesInPiecesUntilToldOtherwise) {
+  CardEngine card("tiny_pi0", DType::kBf16, {});
+  const std::vector<float> whole = card.run(1);
+  Plan& plan = card.engine->prepare(std::vector{card.request(1).sample()});
+  const size_t ends[] = {1, 8, plan.ops().size() - 1};
+  uint64_t launches = card.card->counters().graph_launches;
+  EXPECT_EQ(plan.launch_in_pieces(ends), 4U);
+  for (int run = 0; run < 2; ++run) {
+    EXPECT_TRUE(same_bytes(card.run(1), whole));
+    EXPECT_EQ(card.card->counters().graph_launches, launches += 4);
+  }
+  EXPECT_EQ(plan.launch_in_pieces({}), 1U);
+  EXPECT_TRUE(same_bytes(card.run(1), whole));
+  EXPECT_EQ(card.card->counters().graph_launches, launches + 1);
+
+  CardEngine without("tiny_pi0", DType::kBf16, {}, {.graph = false});
+  EXPECT_EQ(without.engine->prepare(std::vector{card.request(1).sample()}).launch_in_pieces(ends), 1U);
+  EXPECT_TRUE(same_bytes(without.run(1), whole));
+}
+
 // Real-time chunking: one graph for all delays and previous chunks, with the numbers of the CPU.
 TEST(Card, ContinuesChunksInOneGraph) {
   for (const char* directory : {"tiny_pi0", "tiny_pi05"}) {

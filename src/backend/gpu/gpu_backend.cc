@@ -126,6 +126,19 @@ class GpuExecutable final : public Executable {
     }
   }
 
+  size_t launch_in_pieces(std::span<const size_t> ends) override {
+    runtime_.make_current();
+    launched_.clear();
+    if (graph_ == nullptr || ends.empty()) return 1;
+    std::vector<std::unique_ptr<Graph>> graphs;
+    size_t begin = 0;
+    for (const size_t end : ends) graphs.push_back(capture(std::exchange(begin, end), end));
+    graphs.push_back(capture(begin, launches_.size()));
+    runtime_.synchronize();
+    launched_ = std::move(graphs);
+    return launched_.size();
+  }
+
   // Without a graph, as without streams, nothing overlaps.
   bool split(size_t end_of_front, PreferredHalf preferred) override {
     halves_.reset();
@@ -188,7 +201,9 @@ class GpuExecutable final : public Executable {
   }
 
   void run_all() {
-    if (graph_ != nullptr) {
+    if (!launched_.empty()) {
+      for (const std::unique_ptr<Graph>& graph : launched_) graph->launch(runtime_.stream());
+    } else if (graph_ != nullptr) {
       graph_->launch(runtime_.stream());
     } else {
       runtime_.make_current();
@@ -281,6 +296,7 @@ class GpuExecutable final : public Executable {
   std::vector<std::shared_ptr<void>> shared_;
   std::vector<std::unique_ptr<Event>> events_;
   std::unique_ptr<Graph> graph_;
+  std::vector<std::unique_ptr<Graph>> launched_;  // in its place
   std::optional<Halves> halves_;
   std::optional<Clock> clock_;
   std::optional<double> device_us_;
