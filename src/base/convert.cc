@@ -5,6 +5,7 @@
 
 #include "base/check.h"
 #include "base/parallel.h"
+#include "base/simd.h"
 
 namespace tendon {
 namespace {
@@ -77,6 +78,15 @@ void convert(const Tensor& source, DType dtype, void* out) {
                    static_cast<char*>(out) + static_cast<size_t>(r * n) * dtype_bytes(dtype));
     }
   });
+}
+
+TENDON_SIMD_CLONES void interleave_planes(const uint8_t* planes, size_t pixels, uint8_t* out) {
+  const uint8_t *red = planes, *green = planes + pixels, *blue = planes + 2 * pixels;
+  for (size_t i = 0; i < pixels; ++i) {
+    out[3 * i] = red[i];
+    out[3 * i + 1] = green[i];
+    out[3 * i + 2] = blue[i];
+  }
 }
 
 }  // namespace tendon

@@ -1,4 +1,4 @@
-// Conversion of whole host tensors between float types.
+// Conversion of whole host tensors between float types, and of pictures between layouts.
 #pragma once
 
 #include <vector>
@@ -18,5 +18,8 @@ void convert(const Tensor& source, DType dtype, void* out);
 bool can_convert(DType from, DType to);
 // Elements first..first+count of a contiguous tensor, by the calling thread alone. The types must be convertible.
 void convert_range(const Tensor& source, int64_t first, int64_t count, DType dtype, void* out) noexcept;
+
+// Three planes of `pixels` bytes → (pixels, 3).
+void interleave_planes(const uint8_t* planes, size_t pixels, uint8_t* out);
 
 }  // namespace tendon

@@ -12,14 +12,15 @@ namespace tendon {
 
 class PooledFrame;
 
-// RGB, (size, size, 3), height-width-channel: u8, or f32 in [-1, 1]. A masked camera needs no pixels and those it has
-// do not matter.
+// RGB, (size, size, 3), height-width-channel: u8, or f32 in [-1, 1]; `planar`, u8 only: (3, size, size). A masked
+// camera needs no pixels and those it has do not matter.
 struct CameraView {
   const void* pixels = nullptr;
   DType dtype = DType::kU8;
   bool active = false;
   // In place of pixels: u8 of any size, filled, in the engine's own pool (Engine::frames), until the call has returned.
   const PooledFrame* frame = nullptr;
+  bool planar = false;
 };
 
 // Real-time chunking: what is left of the previous chunk, in the network's units, row i for this call's row i.

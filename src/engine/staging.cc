@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/convert.h"
 #include "engine/frame_pool.h"
 
 namespace tendon {
@@ -56,11 +57,19 @@ void HostInputs::add_image(const CameraView& view) {
   if (view.pixels == nullptr) {
     std::memset(out, 0, image_bytes);
   } else if (view.dtype == bucket_.image_dtype) {
-    std::memcpy(out, view.pixels, image_bytes);
+    if (view.planar) {
+      interleave_planes(static_cast<const uint8_t*>(view.pixels), pixels / 3, reinterpret_cast<uint8_t*>(out));
+    } else {
+      std::memcpy(out, view.pixels, image_bytes);
+    }
   } else if (bucket_.image_dtype == DType::kF32) {
     const auto* const bytes = static_cast<const uint8_t*>(view.pixels);
     auto* const floats = reinterpret_cast<float*>(out);
-    for (size_t i = 0; i < pixels; ++i) floats[i] = static_cast<float>(bytes[i]) / 255.0F * 2.0F - 1.0F;
+    const size_t plane = pixels / 3;
+    for (size_t i = 0; i < pixels; ++i) {
+      const size_t from = view.planar ? i % 3 * plane + i / 3 : i;
+      floats[i] = static_cast<float>(bytes[from]) / 255.0F * 2.0F - 1.0F;
+    }
   } else {
     std::memset(out, 0, image_bytes);  // a masked f32 picture in a u8 bucket
   }

@@ -69,7 +69,8 @@ PromptTokens Policy::tokens_of(const Observation& observation, std::span<const d
 Sample PreparedObservation::sample(std::span<const float> noise) const {
   Sample sample;
   for (size_t i = 0; i < images.size(); ++i) {
-    sample.cameras.push_back({images[i].rgb.data(), DType::kU8, active[i], frames[i] ? &frames[i] : nullptr});
+    const void* const pixels = lent[i].bytes != nullptr ? lent[i].bytes : images[i].rgb.data();
+    sample.cameras.push_back({pixels, DType::kU8, active[i], frames[i] ? &frames[i] : nullptr, lent[i].planar});
   }
   sample.tokens = tokens;
   sample.state = state;
@@ -113,7 +114,7 @@ PreparedObservation Policy::prepare(Observation observation, CameraFrames frames
   PreparedObservation prepared;
   prepared.frames = std::move(frames);
   for (size_t i = 0; i < kCameraSlots; ++i)
-    prepared.active[i] = observation.cameras[i].has_value() || prepared.frames[i];
+    prepared.active[i] = observation.cameras[i].has_value() || observation.lent[i].has_value() || prepared.frames[i];
   check_cameras(preset_, prepared.active);
 
   prepared.model_state = robot_state_in(preset_, observation.state, options_.adapter);
@@ -129,12 +130,17 @@ PreparedObservation Policy::prepare(Observation observation, CameraFrames frames
   const auto side = static_cast<int>(config.vision.image_size);
   for (size_t i = 0; i < kCameraSlots; ++i) {
     if (!prepared.active[i] || prepared.frames[i]) continue;
-    Image& given = *observation.cameras[i];
+    const bool is_lent = observation.lent[i].has_value();
+    const ImageView given = is_lent ? *observation.lent[i] : view_of(*observation.cameras[i]);
     if (given.height == side && given.width == side) {
-      prepared.images[i] = std::move(given);
+      if (is_lent) {
+        prepared.lent[i] = given;
+      } else {
+        prepared.images[i] = std::move(*observation.cameras[i]);
+      }
       continue;
     }
-    if (engine_.frames() != nullptr) prepared.frames[i] = put_frame(*engine_.frames(), view_of(given), side);
+    if (engine_.frames() != nullptr) prepared.frames[i] = put_frame(*engine_.frames(), given, side);
     if (!prepared.frames[i]) prepared.images[i] = resize_with_pad(given, side, side);
   }
   const std::vector<float> no_noise(static_cast<size_t>(config.horizon * config.action_dim));

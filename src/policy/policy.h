@@ -21,11 +21,13 @@ namespace tendon {
 using CameraFrames = std::array<PooledFrame, kCameraSlots>;
 
 struct Observation {
-  std::array<std::optional<Image>, kCameraSlots> cameras;  // model order; any size, they are resized with padding
-  std::vector<double> state;                               // the robot's units and width
-  std::string prompt;                                      // used when `tokens` is empty
-  std::vector<int32_t> tokens;                             // ready token ids, BOS first
-  std::optional<PreviousActions> previous = {};            // real-time chunking, where the engine has it
+  std::array<std::optional<Image>, kCameraSlots> cameras;        // model order; any size, they are resized with padding
+  std::array<std::optional<ImageView>, kCameraSlots> lent = {};  // in their place: kept by the caller until the call
+                                                                 // has returned
+  std::vector<double> state;                                     // the robot's units and width
+  std::string prompt;                                            // used when `tokens` is empty
+  std::vector<int32_t> tokens;                                   // ready token ids, BOS first
+  std::optional<PreviousActions> previous = {};                  // real-time chunking, where the engine has it
 };
 
 struct PolicyOptions {
@@ -36,9 +38,10 @@ struct PolicyOptions {
 
 // An observation as the network takes it.
 struct PreparedObservation {
-  std::array<Image, kCameraSlots> images;   // of the model's size; empty where masked, or in a frame
-  CameraFrames frames;                      // pictures that the engine scales
-  std::array<bool, kCameraSlots> active{};  // false: masked
+  std::array<Image, kCameraSlots> images;         // of the model's size; empty where masked, or in a frame
+  CameraFrames frames;                            // pictures that the engine scales
+  std::array<ImageView, kCameraSlots> lent = {};  // of the model's size, kept by whoever lent them; or none
+  std::array<bool, kCameraSlots> active{};        // false: masked
   std::vector<int32_t> tokens;
   std::vector<float> state;                  // normalised, zero-padded to action_dim
   std::vector<double> model_state;           // unnormalised, what relative actions are added to
@@ -47,6 +50,9 @@ struct PreparedObservation {
   std::vector<float> previous, guidance;     // (H, action_dim): engine/sample.h
   double preprocess_us = 0;
 
+  bool has_lent() const {
+    return std::ranges::any_of(lent, [](const ImageView& view) { return view.bytes; });
+  }
   int64_t views() const { return std::ranges::count(active, true); }
   Sample sample(std::span<const float> noise) const;
 };

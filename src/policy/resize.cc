@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <memory>
 
 #include "base/check.h"
+#include "base/convert.h"
 #include "base/parallel.h"
 #include "base/simd.h"
 #include "ops/frame.h"
@@ -54,6 +56,7 @@ Taps make_taps(int source, int output) {
 
 // Along rows, 16 rows at a time: their bytes are turned into columns of 16, so that one multiplication serves 16 rows.
 constexpr int kBlock = 16;
+constexpr int kCacheLine = 64, kPrefetchBytes = 256;  // of each row: so many rows at once are too many for the hardware
 using Column = uint8_t __attribute__((vector_size(kBlock)));
 using Sums = int32_t __attribute__((vector_size(4 * kBlock)));
 #define TENDON_INLINE __attribute__((always_inline)) inline
@@ -89,6 +92,9 @@ TENDON_INLINE void rows_to_columns(const uint8_t* const* rows, int count, Column
   }
   for (int at = 0; at < count; at += kBlock) {
     const int begin = step_to(at, count);  // the last block may repeat bytes of the one before
+    if (at % kCacheLine == 0) {
+      for (int r = 0; r < kBlock; ++r) __builtin_prefetch(rows[r] + at + kPrefetchBytes);
+    }
     Column block[kBlock];
     for (int r = 0; r < kBlock; ++r) std::memcpy(&block[r], rows[r] + begin, kBlock);
     transpose(block);
@@ -150,18 +156,25 @@ TENDON_SIMD_CLONES void scale_block(const ImageView& image, int first_row, int u
   columns_to_rows(scaled, output_width * 3, out_rows, used);
 }
 
+// `count` steps of one pass, `grain` of them at a time; body(begin, end).
+template <class Body>
+void run_pass(int64_t count, int64_t grain, const RunParts& run, const Body& body) {
+  if (!run) return parallel_for(count, grain, body);
+  run((count + grain - 1) / grain, [&](int64_t part) { body(part * grain, std::min((part + 1) * grain, count)); });
+}
+
 // (height, width, 3) or planes -> (height, output_width, 3)
-Image resize_rows(const ImageView& image, int output_width) {
+Image resize_rows(const ImageView& image, int output_width, const RunParts& run) {
   const Taps taps = make_taps(image.width, output_width);
   Image result{image.height, output_width, std::vector<uint8_t>(static_cast<size_t>(image.height) * output_width * 3)};
   const int64_t blocks = (image.height + kBlock - 1) / kBlock;
-  parallel_for(blocks, 4, [&](int64_t begin, int64_t end) {
-    std::vector<Column> columns(static_cast<size_t>(image.width) * 3);
-    std::vector<Column> scaled(static_cast<size_t>(output_width) * 3);
+  run_pass(blocks, 4, run, [&](int64_t begin, int64_t end) {
+    const auto columns = std::make_unique_for_overwrite<Column[]>(static_cast<size_t>(image.width) * 3);
+    const auto scaled = std::make_unique_for_overwrite<Column[]>(static_cast<size_t>(output_width) * 3);
     for (int64_t block = begin; block < end; ++block) {
       const int first = static_cast<int>(block) * kBlock;
-      scale_block(image, first, std::min(kBlock, image.height - first), taps, output_width, columns.data(),
-                  scaled.data(), result.rgb.data());
+      scale_block(image, first, std::min(kBlock, image.height - first), taps, output_width, columns.get(), scaled.get(),
+                  result.rgb.data());
     }
   });
   return result;
@@ -178,11 +191,11 @@ TENDON_SIMD_CLONES void weighted_rows(const uint8_t* first, int64_t row_bytes, c
 }
 
 // (height, width, 3) -> (output_height, width, 3)
-Image resize_columns(const ImageView& image, int output_height) {
+Image resize_columns(const ImageView& image, int output_height, const RunParts& run) {
   const Taps taps = make_taps(image.height, output_height);
   const int64_t row_bytes = int64_t{image.width} * 3;
   Image result{output_height, image.width, std::vector<uint8_t>(static_cast<size_t>(output_height * row_bytes))};
-  parallel_for(output_height, 64, [&](int64_t begin, int64_t end) {
+  run_pass(output_height, 32, run, [&](int64_t begin, int64_t end) {
     std::vector<int32_t> sums(static_cast<size_t>(row_bytes));
     for (int64_t y = begin; y < end; ++y) {
       const auto at = static_cast<size_t>(y);
@@ -249,10 +262,7 @@ Image interleaved(const ImageView& image) {
     return result;
   }
   result.rgb.resize(3 * pixels);
-  uint8_t* const out = result.rgb.data();
-  for (size_t i = 0; i < pixels; ++i) {
-    for (size_t c = 0; c < 3; ++c) out[3 * i + c] = image.bytes[c * pixels + i];
-  }
+  interleave_planes(image.bytes, pixels, result.rgb.data());
   return result;
 }
 
@@ -266,7 +276,7 @@ Image resize_with_pad(const Image& image, int height, int width) {
   return resize_with_pad(view_of(image), height, width);
 }
 
-Image resize_with_pad(const ImageView& image, int height, int width) {
+Image resize_with_pad(const ImageView& image, int height, int width, const RunParts& run) {
   TENDON_CHECK(height > 0 && width > 0, "resize to {} x {}", height, width);
   if (image.height == 0 || image.width == 0) throw_bad_input("cannot resize an image without pixels.");
   if (image.height == height && image.width == width) return interleaved(image);
@@ -281,9 +291,9 @@ Image resize_with_pad(const ImageView& image, int height, int width) {
 
   // Pillow's order: along rows first, rounded to bytes in between; a pass that changes nothing is left out.
   const bool skips_rows = size.width == image.width;
-  Image scaled = skips_rows ? interleaved(image) : resize_rows(image, size.width);
+  Image scaled = skips_rows ? interleaved(image) : resize_rows(image, size.width, run);
   if (size.height != image.height) {
-    scaled = resize_columns({scaled.height, scaled.width, scaled.rgb.data(), false}, size.height);
+    scaled = resize_columns({scaled.height, scaled.width, scaled.rgb.data(), false}, size.height, run);
   }
 
   Image padded{height, width, std::vector<uint8_t>(static_cast<size_t>(height) * static_cast<size_t>(width) * 3, 0)};

@@ -1,6 +1,7 @@
 // The resize that openpi applies to every camera picture before the model.
 #pragma once
 
+#include "base/shared_work.h"
 #include "engine/frame_pool.h"
 #include "policy/files/image.h"
 
@@ -14,8 +15,10 @@ inline constexpr int kModelImageSide = 224;  // pixels; what the vision tower ta
 // Bit-exact with Pillow's antialiased Image.resize(..., BILINEAR) up to version 12, as openpi's
 // image_tools.resize_with_pad uses it: along rows first, rounded to bytes in between. Pillow 13 scales tall pictures
 // along columns first, which moves single pixels by one; landscape pictures are the same in all versions.
+// `run`: who else works on it; else the threads of OpenMP do. The pixels do not depend on that.
 // Throws kBadInput if the picture is empty or so narrow that it would shrink to nothing.
-Image resize_with_pad(const ImageView& image, int height = kModelImageSide, int width = kModelImageSide);
+Image resize_with_pad(const ImageView& image, int height = kModelImageSide, int width = kModelImageSide,
+                      const RunParts& run = {});
 Image resize_with_pad(const Image& image, int height = kModelImageSide, int width = kModelImageSide);
 
 // The picture as it is, with what resize_frames (ops/basic_ops.h) needs to make of it what resize_with_pad makes, bit

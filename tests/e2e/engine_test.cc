@@ -316,6 +316,30 @@ TEST_P(EngineTest, MaskedSlotEqualsNoSlot) {
   EXPECT_FALSE(same_bytes(masked, infer(engine, std::span(&sample, 1)))) << "order of cameras must matter";
 }
 
+TEST_P(EngineTest, PlanesEqualInterleavedPictures) {
+  Engine engine = make();
+  const Request request(model_.config, 1);
+  const std::vector<float> expected = infer(engine, request);
+  std::vector<std::vector<uint8_t>> planes;
+  for (const auto& picture : request.images) {
+    std::vector<uint8_t>& one = planes.emplace_back();
+    for (size_t channel = 0; channel < 3; ++channel) {
+      for (size_t i = channel; i < picture.size(); i += 3) one.push_back(picture[i]);
+    }
+  }
+  Sample sample = request.sample();
+  for (size_t camera = 0; camera < 3; ++camera) {
+    CameraView& view = sample.cameras[camera];
+    view.pixels = planes[camera].data();
+    view.planar = true;
+  }
+  EXPECT_TRUE(same_bytes(expected, infer(engine, std::span(&sample, 1))));
+  std::vector<float> floats;
+  for (const uint8_t value : request.images[0]) floats.push_back(static_cast<float>(value) / 255.0F * 2.0F - 1.0F);
+  sample.cameras[0] = {floats.data(), DType::kF32, true};
+  EXPECT_TRUE(same_bytes(expected, infer(engine, std::span(&sample, 1)))) << "mixed with f32";
+}
+
 TEST_P(EngineTest, FloatPicturesEqualBytePictures) {
   Engine engine = make();
   const Request request(model_.config, 1);

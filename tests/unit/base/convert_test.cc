@@ -88,5 +88,15 @@ TEST(Convert, RefusesIntegersAlsoWhenManyThreadsWork) {
   EXPECT_THROW(convert(Tensor(DType::kF32, {4}, numbers.data()), DType::kF16, out.data()), Error);
 }
 
+TEST(InterleavePlanes, AnyNumberOfPixels) {
+  for (const size_t pixels : {0, 1, 2, 15, 16, 17, 64, 100, 50176}) {
+    std::vector<uint8_t> planes(3 * pixels), out(3 * pixels + 1, 77);
+    for (size_t i = 0; i < planes.size(); ++i) planes[i] = static_cast<uint8_t>(31 * i + i / 251);
+    interleave_planes(planes.data(), pixels, out.data());
+    for (size_t i = 0; i < 3 * pixels; ++i) ASSERT_EQ(out[i], planes[i % 3 * pixels + i / 3]) << i << " of " << pixels;
+    EXPECT_EQ(out.back(), 77);
+  }
+}
+
 }  // namespace
 }  // namespace tendon
