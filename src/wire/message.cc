@@ -140,9 +140,17 @@ WireValue interpret(WireMap&& map, const std::string& path) {
 
 class Decoder : public msgpack::null_visitor {
  public:
-  explicit Decoder(const WireLimits& limits) : limits_(limits) {}
+  Decoder(const WireLimits& limits, bool may_be_cut) : limits_(limits), may_be_cut_(may_be_cut) {}
 
-  WireValue take() { return std::move(result_); }
+  // The object, or what there is of it.
+  WireValue take() {
+    while (!frames_.empty()) {
+      Frame open = std::move(frames_.back());
+      frames_.pop_back();
+      put_closed(open.is_map ? WireValue{std::move(open.map)} : WireValue{std::move(open.list)});
+    }
+    return std::move(result_);
+  }
 
   bool visit_nil() { return put({std::monostate{}}); }
   bool visit_boolean(bool value) { return put({value}); }
@@ -186,6 +194,7 @@ class Decoder : public msgpack::null_visitor {
   }
   void parse_error(size_t, size_t at) { throw_bad_input("the message is not msgpack: byte {} begins no value.", at); }
   void insufficient_bytes(size_t, size_t at) {
+    if (may_be_cut_) return;
     throw_bad_input("the message is cut short: it ends after {} bytes, inside a value.", at);
   }
 
@@ -247,6 +256,7 @@ class Decoder : public msgpack::null_visitor {
   }
 
   WireLimits limits_;
+  bool may_be_cut_;
   size_t values_ = 0;
   std::vector<Frame> frames_;
   WireValue result_;
@@ -279,7 +289,7 @@ void pack_bytes(msgpack::packer<StringStream>& packer, std::span<const std::byte
 
 WireValue decode_message(std::span<const std::byte> message, const WireLimits& limits) {
   if (message.empty()) throw_bad_input("the message is empty; a msgpack map was expected.");
-  Decoder decoder(limits);
+  Decoder decoder(limits, false);
   size_t offset = 0;
   // Nothing but the end of the bytes makes this return false: the decoder throws.
   if (!msgpack::parse(reinterpret_cast<const char*>(message.data()), message.size(), offset, decoder))
@@ -287,6 +297,13 @@ WireValue decode_message(std::span<const std::byte> message, const WireLimits& l
   if (offset != message.size()) {
     throw_bad_input("the message goes on after its object: {} of {} bytes belong to it.", offset, message.size());
   }
+  return decoder.take();
+}
+
+WireValue decode_begun(std::span<const std::byte> begun, const WireLimits& limits) {
+  Decoder decoder(limits, true);
+  size_t offset = 0;
+  msgpack::parse(reinterpret_cast<const char*>(begun.data()), begun.size(), offset, decoder);
   return decoder.take();
 }
 

@@ -27,6 +27,10 @@ struct WireLimits {
 // ignored, as NumPy does.
 WireValue decode_message(std::span<const std::byte> message, const WireLimits& limits = {});
 
+// What is whole of a message of which `begun` has come so far: maps without the entries that are still to come. An
+// array that is not whole is a map. Throws as decode_message does, but for a message that is cut short.
+WireValue decode_begun(std::span<const std::byte> begun, const WireLimits& limits = {});
+
 // Writes a message piece by piece; the caller keeps to the counts that it announces.
 class WireWriter {
  public:

@@ -22,6 +22,7 @@ void read(const tendon::WireValue& value) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t bytes) {
   using namespace tendon;
+  fuzz::only_bad_input([&] { read(decode_begun({reinterpret_cast<const std::byte*>(data), bytes})); });
   fuzz::only_bad_input([&] { read(decode_message({reinterpret_cast<const std::byte*>(data), bytes})); });
   return 0;
 }

@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 
 #include "echo_server.h"
+#include "wire/client.h"
 
 namespace tendon::test {
 namespace {
@@ -53,6 +54,25 @@ TEST(PolicyClient, AsksTheServer) {
   }
   EXPECT_THROW(PolicyClient("ws://127.0.0.1:1"), ClientError);
   EXPECT_THROW(PolicyClient("http://robot"), ClientError);
+}
+
+// Every length of a frame's header, one portion and several.
+TEST(WireClientTest, WritesMessagesOfAnyLength) {
+  EchoServer server;
+  WireClient client("ws://127.0.0.1:" + std::to_string(server.port()));
+  client.read();
+  const size_t small = padded_request(1, 0).size();
+  double x = 0;
+  for (const size_t bytes : {size_t{20}, size_t{125}, size_t{126}, size_t{127}, size_t{65535}, size_t{65536},
+                             size_t{1} << 20, (size_t{1} << 20) + 1, (size_t{2} << 20) + 3, size_t{19} << 20}) {
+    ++x;
+    for (const size_t more : {size_t{0}, size_t{1}, size_t{3}}) {  // the pad's own header takes some bytes
+      const std::string message = padded_request(x, bytes - std::min(bytes, small) + more);
+      client.write(message);
+      const Frame frame = client.read();
+      EXPECT_EQ(answer({.opcode = kBinary, .payload = frame.bytes}), x) << message.size();
+    }
+  }
 }
 
 TEST(PolicyClient, SilentServersAreGivenUp) {

@@ -170,5 +170,43 @@ TEST(Wire, IntegersTakeTheirShortestForm) {
   for (const auto& [value, hex] : cases) EXPECT_EQ(to_hex(WireWriter().integer(value).take()), hex);
 }
 
+// Of every beginning: what is whole is there, and as in the whole message.
+TEST(Wire, ReadsWhatHasBegun) {
+  const std::vector<uint8_t> pixels = {1, 2, 3, 4, 5, 6};
+  const std::array<int64_t, 3> shape{1, 2, 3};
+  WireWriter writer;
+  writer.map(3).text("images").map(2);
+  writer.text("a").array("|u1", shape, std::as_bytes(std::span(pixels)));
+  const size_t end_of_a = std::string(WireWriter(writer).take()).size();
+  writer.text("b").array("|u1", shape, std::as_bytes(std::span(pixels)));
+  const size_t end_of_b = std::string(WireWriter(writer).take()).size();
+  writer.text("list").list(2).number(1).number(2).text("prompt").text("fold");
+  const std::string whole = writer.take();
+  for (size_t size = 0; size <= whole.size(); ++size) {
+    SCOPED_TRACE(size);
+    const std::string begun = whole.substr(0, size);
+    const WireValue value = decode_begun(span_of(begun));
+    const auto* map = value.get_if<WireMap>();
+    if (size == 0) continue;
+    ASSERT_NE(map, nullptr);
+    const WireValue* const images = find_key(*map, "images");
+    const auto is_whole = [&](const char* key) {
+      const auto* cameras = images == nullptr ? nullptr : images->get_if<WireMap>();
+      const WireValue* const camera = cameras == nullptr ? nullptr : find_key(*cameras, key);
+      const auto* array = camera == nullptr ? nullptr : camera->get_if<WireArray>();
+      if (array == nullptr) return false;
+      EXPECT_EQ(array->shape, (std::vector<int64_t>{1, 2, 3}));
+      EXPECT_TRUE(std::ranges::equal(array->data, std::as_bytes(std::span(pixels))));
+      return true;
+    };
+    EXPECT_EQ(is_whole("a"), size >= end_of_a);
+    EXPECT_EQ(is_whole("b"), size >= end_of_b);
+    EXPECT_EQ(find_key(*map, "prompt") != nullptr, size == whole.size());
+  }
+  EXPECT_THROW(decode_begun(span_of("\xc1")), Error);
+  EXPECT_THROW(decode_begun(span_of(std::string("\x82\xa1x\xd4\x01\x00", 6))), Error) << "an extension";
+  EXPECT_THROW(decode_begun(span_of("\x91\x91\x91"), {.max_depth = 2}), Error);
+}
+
 }  // namespace
 }  // namespace tendon::test
