@@ -1,6 +1,7 @@
 // tendon synth: writes a seeded checkpoint in openpi's layout.
 #include <fmt/format.h>
 
+#include "base/check.h"
 #include "commands.h"
 #include "session.h"
 
@@ -10,6 +11,7 @@ namespace {
 struct SynthOptions {
   std::string model = "pi0", size = "full", out, dtype = "bf16";
   int64_t action_dim = 32;
+  int64_t image_size = 0;
   bool json = false;
 };
 
@@ -17,6 +19,13 @@ int run_synth(const SynthOptions& options) {
   const Variant variant = options.model == "pi05" ? Variant::kPi05 : Variant::kPi0;
   ModelConfig config = options.size == "tiny" ? tiny_config(variant) : full_config(variant);
   config.action_dim = options.action_dim;
+  if (options.image_size > 0) {
+    if (options.image_size % config.vision.patch != 0) {
+      throw_bad_use("--image-size {} is no multiple of {}, the side of a patch.", options.image_size,
+                    config.vision.patch);
+    }
+    config.vision.image_size = options.image_size;
+  }
   const double start = now_s();
   write_synthetic_checkpoint(config, options.out, options.dtype == "f32" ? DType::kF32 : DType::kBf16,
                              stderr_progress("writing"));
@@ -49,6 +58,9 @@ Command add_synth(CLI::App& app) {
   app.add_option("--action-dim", options->action_dim, "padded action width")
       ->check(CLI::Range(1, 1024))
       ->capture_default_str();
+  app.add_option("--image-size", options->image_size,
+                 "side of the pictures, pixels (default: 224; tiny: 28, of pi05 56)")
+      ->check(CLI::Range(14, 1120));
   app.add_option("--out", options->out, "directory to write")->required();
   app.add_flag("--json", options->json, "machine-readable output");
   return [options] { return run_synth(*options); };

@@ -4,8 +4,8 @@
     scripts/server_overhead.py [--tendon build/cpu/cli/tendon] [--seconds 20] [--rounds 3] [--wheels DIR] [--json FILE] [--markdown FILE]
 
 Both get the requests of `pi0_aloha`, three cameras, from `tendon load` with one client; frames of 224 x 224, 640 x 480 and
-1920 x 1080. `tendon serve` runs a tiny model and resizes on the CPU, the Python server (bench/baselines/python_server.py) has a
-stub in the model's place. Overhead is a request's time at the client less `policy_timing.infer_ms` of its reply. The servers
+1920 x 1080. `tendon serve` runs a tiny model that sees 224 x 224 and resizes on the CPU, the Python server
+(bench/baselines/python_server.py) has a stub in the model's place. Overhead is a request's time at the client less `policy_timing.infer_ms` of its reply. The servers
 take turns; a row is the median of its rounds. Exit code 1 when a reply is lost or wrong; whether goals are met is in the table only.
 
 The Python server's packages come from --python or, where there is no package index, from the wheels in --wheels (websockets,
@@ -23,7 +23,7 @@ import sys
 import tempfile
 import zipfile
 
-from tendon_process import ROOT, Server, default_binary, load, serve
+from tendon_process import ROOT, Server, default_binary, load, make_checkpoint, serve
 
 PRESET = "pi0_aloha"
 GOALS_MS = {(224, 224): {"p50": 0.5, "p99": 1.5}, (1080, 1920): {"p50": 8.0}}  # of `tendon serve`, by (height, width)
@@ -83,7 +83,8 @@ def main():
     parser.add_argument("--tendon", default=default_binary(), help="the binary")
     parser.add_argument("--python", default=sys.executable, help="that runs the Python server")
     parser.add_argument("--wheels", help="folder of wheels for it")
-    parser.add_argument("--resize-threads", type=int, default=1, help="of tendon serve")
+    parser.add_argument("--backend", default="cpu", help="that runs the tiny model")
+    parser.add_argument("--resize-threads", type=int, help="of tendon serve")
     parser.add_argument("--seconds", type=float, default=20, help="of each measurement")
     parser.add_argument("--rounds", type=int, default=3, help="measurements of each server with each frame size")
     parser.add_argument("--json", help="also write the figures to this file")
@@ -98,8 +99,12 @@ def main():
             unpack_wheels(arguments.wheels, packages)
             environment["PYTHONPATH"] = packages
         packages = versions(arguments.python, environment)
-        resize = ("--resize", "host", "--resize-threads", str(arguments.resize_threads))
-        tendon = running.enter_context(serve(arguments.tendon, "--preset", PRESET, *resize))
+        checkpoint = running.enter_context(tempfile.TemporaryDirectory())
+        make_checkpoint(arguments.tendon, checkpoint, 224)
+        resize = ["--resize", "host"]
+        if arguments.resize_threads:
+            resize += ["--resize-threads", str(arguments.resize_threads)]
+        tendon = running.enter_context(serve(arguments.tendon, "--preset", PRESET, *resize, checkpoint=checkpoint, backend=arguments.backend))
         python = running.enter_context(Server([arguments.python, str(PYTHON_SERVER)], environment))
         servers = {"tendon": (tendon, ()), "Python": (python, ("--preset", PRESET, "--free-noise"))}  # and options of the load
         rows = []
@@ -114,6 +119,7 @@ def main():
 
     figures = {
         "seconds": arguments.seconds,
+        "backend": arguments.backend,
         "resize_threads": arguments.resize_threads,
         "cores": os.cpu_count(),
         "load": os.getloadavg(),

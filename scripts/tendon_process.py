@@ -54,9 +54,19 @@ class Server:
         self.exit_code = self.process.wait(150)
 
 
-def serve(binary, *options):
-    """`tendon serve` of a tiny model with meaningless weights on one thread of the CPU, on any free port."""
-    command = [binary, "serve", "--checkpoint", "synthetic:pi0-tiny", "--tokens", "2,5,7", "--backend", "cpu", "--threads", "1"]
+def make_checkpoint(binary, folder, image_size):
+    """A tiny π0 with meaningless weights that sees pictures of image_size pixels a side, and ALOHA's statistics as zeros and ones."""
+    synth = [binary, "synth", "--size", "tiny", "--image-size", str(image_size), "--out", str(folder)]
+    subprocess.run(synth, check=True, stdout=subprocess.DEVNULL, env=environment_of(binary))
+    width = {"mean": [0.0] * 14, "std": [1.0] * 14}
+    assets = pathlib.Path(folder) / "assets/trossen"
+    assets.mkdir(parents=True)
+    (assets / "norm_stats.json").write_text(json.dumps({"norm_stats": {"state": width, "actions": width}}), encoding="utf-8")
+
+
+def serve(binary, *options, checkpoint="synthetic:pi0-tiny", backend="cpu"):
+    """`tendon serve` of a tiny model with meaningless weights, on one thread of the CPU or on a card, on any free port."""
+    command = [binary, "serve", "--checkpoint", str(checkpoint), "--tokens", "2,5,7", "--backend", backend, "--threads", "1"]
     return Server([*command, "--port", "0", *options], environment_of(binary))
 
 

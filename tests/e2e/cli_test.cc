@@ -157,6 +157,7 @@ TEST_F(Cli, BadUseIsExplainedWithExitCode2) {
       {{"synth", "--model", "pi2", "--out", path("x")}, {"--model", "pi2"}},
       {{"synth", "--size", "huge", "--out", path("x")}, {"--size", "huge"}},
       {{"synth", "--size", "tiny", "--action-dim", "0", "--out", path("x")}, {"--action-dim"}},
+      {{"synth", "--size", "tiny", "--image-size", "225", "--out", path("x")}, {"--image-size", "225", "14"}},
       {plus(run, {"--out", path("actions.txt")}), {"actions.txt", ".npy", ".json"}},
       {with(run, "--image", kPng), {"CAMERA=FILE"}},
       {with(run, "--image", "cam9=" + kPng), {"cam9", "base", "left"}},
