@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <thread>
 
 namespace tendon {
 namespace {
@@ -29,8 +30,17 @@ Outcome outcome_of(const std::exception& error) {
   return outcome;
 }
 
-InferenceQueue::InferenceQueue(Model& model, Metrics& metrics, double max_wait_us)
-    : model_(model), metrics_(metrics), max_wait_us_(max_wait_us), sizes_(model.batch_sizes()) {
+bool InferenceQueue::has_cores_to_spare() {
+  constexpr unsigned kEnough = 4;  // client, reader, worker, and one that does something else
+  return std::thread::hardware_concurrency() >= kEnough;
+}
+
+InferenceQueue::InferenceQueue(Model& model, Metrics& metrics, double max_wait_us, bool stays_awake)
+    : model_(model),
+      metrics_(metrics),
+      max_wait_us_(max_wait_us),
+      stays_awake_(stays_awake),
+      sizes_(model.batch_sizes()) {
   TENDON_CHECK(!sizes_.empty() && sizes_.front() == 1 && std::ranges::is_sorted(sizes_), "batch sizes");
 }
 
@@ -38,14 +48,39 @@ void InferenceQueue::submit(std::unique_ptr<Job> job, std::shared_ptr<const std:
   {
     const std::lock_guard lock(mutex_);
     waiting_.push_back({std::move(job), std::move(cancelled), std::move(done), now_us()});
+    ++changes_;
   }
   changed_.notify_one();
+}
+
+bool InferenceQueue::is_empty() {
+  const std::lock_guard lock(mutex_);
+  return waiting_.empty();
+}
+
+void InferenceQueue::expect(double seconds) {
+  if (!stays_awake_) return;
+  {
+    const std::lock_guard lock(mutex_);
+    awake_until_us_ = now_us() + seconds * 1e6;
+  }
+  changed_.notify_one();
+}
+
+// Until something changes, or the time is over.
+void InferenceQueue::stay_awake(std::unique_lock<std::mutex>& lock) {
+  const uint64_t changes = changes_.load();
+  const double until_us = std::exchange(awake_until_us_, 0);
+  lock.unlock();
+  while (changes_.load(std::memory_order_relaxed) == changes && now_us() < until_us) std::this_thread::yield();
+  lock.lock();
 }
 
 void InferenceQueue::stop(bool drop_waiting) {
   {
     const std::lock_guard lock(mutex_);
     stopped_ = true;
+    ++changes_;
     if (drop_waiting) waiting_.clear();
   }
   changed_.notify_all();
@@ -66,7 +101,8 @@ std::vector<InferenceQueue::Entry> InferenceQueue::next_batch() {
     lock.lock();
   }
   for (;;) {
-    changed_.wait(lock, [&] { return stopped_ || !waiting_.empty(); });
+    changed_.wait(lock, [&] { return stopped_ || !waiting_.empty() || awake_until_us_ > 0; });
+    if (!stopped_ && waiting_.empty()) stay_awake(lock);
     drop_cancelled();
     if (!waiting_.empty()) break;
     if (stopped_) return {};

@@ -4,8 +4,6 @@
 #include <csignal>
 #include <thread>
 
-#include <omp.h>
-
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
 #include <boost/asio/post.hpp>
@@ -14,6 +12,7 @@
 #include <boost/asio/strand.hpp>
 
 #include "base/check.h"
+#include "server/run_here.h"
 #include "server/session.h"
 
 namespace tendon {
@@ -31,6 +30,15 @@ constexpr int kSignalExit = 130;
 
 std::chrono::steady_clock::duration seconds(double s) {
   return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(s));
+}
+
+// With the numbers of threads that stand for others replaced.
+ServerOptions completed(ServerOptions options) {
+  constexpr int kCoresForThree = 8, kCoresForFour = 12;
+  const auto cores = static_cast<int>(std::thread::hardware_concurrency());
+  if (options.io_threads <= 0) options.io_threads = cores >= kCoresForFour ? 4 : cores >= kCoresForThree ? 3 : 2;
+  if (options.resize_threads <= 0) options.resize_threads = options.io_threads;
+  return options;
 }
 
 tcp::endpoint endpoint_of(const ServerOptions& options) {
@@ -63,7 +71,7 @@ struct Server::State {
   std::chrono::steady_clock::time_point stop_begin, drain_end, closed_at;
   bool stopping = false, all_answered = false;
 
-  State(const ServerOptions& given, const LogSink& sink) : options(given), log(sink) {
+  State(const ServerOptions& given, const LogSink& sink) : options(completed(given)), log(sink) {
     const tcp::endpoint endpoint = endpoint_of(options);
     ErrorCode error;
     acceptor.open(endpoint.protocol(), error);
@@ -84,20 +92,21 @@ struct Server::State {
   }
 
   void accept() {
-    acceptor.async_accept(asio::make_strand(io), [this](const ErrorCode& error, tcp::socket socket) {
-      if (error == asio::error::operation_aborted || stopping) return;
-      if (error) {  // out of file descriptors, for instance: go on a little later
-        log_warning(log, "event=accept_failed reason=\"{}\"", error.message());
-        timer.expires_after(std::chrono::milliseconds(100));
-        timer.async_wait([this](const ErrorCode& stopped) {
-          if (!stopped && !stopping) accept();
-        });
-        return;
-      }
-      if (open_sessions() < 2 * options.max_clients + 64)
-        sessions.push_back(start_session(std::move(socket), *context));
-      accept();
-    });
+    acceptor.async_accept(asio::make_strand(HereExecutor(io.get_executor())),
+                          [this](const ErrorCode& error, tcp::socket socket) {
+                            if (error == asio::error::operation_aborted || stopping) return;
+                            if (error) {  // out of file descriptors, for instance: go on a little later
+                              log_warning(log, "event=accept_failed reason=\"{}\"", error.message());
+                              timer.expires_after(std::chrono::milliseconds(100));
+                              timer.async_wait([this](const ErrorCode& stopped) {
+                                if (!stopped && !stopping) accept();
+                              });
+                              return;
+                            }
+                            if (open_sessions() < 2 * options.max_clients + 64)
+                              sessions.push_back(start_session(std::move(socket), *context));
+                            accept();
+                          });
   }
 
   // Connections that are not closed; sessions that are gone altogether are forgotten.
@@ -164,11 +173,19 @@ Server::~Server() = default;
 
 int Server::port() const { return state_->acceptor.local_endpoint().port(); }
 
+RunParts Server::run_parts() {
+  return [state = state_.get()](int64_t count, const std::function<void(int64_t)>& part) {
+    SharedWork::run(count, part, std::min(state->options.resize_threads, state->options.io_threads) - 1,
+                    [&](auto&& work) { asio::post(state->io, std::forward<decltype(work)>(work)); });
+  };
+}
+
 void Server::run(Model& model, Metrics& metrics, const std::string& metadata, bool catch_signals) {
   State& state = *state_;
   InferenceQueue queue(model, metrics, state.options.max_wait_us);
   state.queue = &queue;
-  state.context.reset(new SessionContext{state.options, model, queue, metrics, state.log, metadata});
+  state.context.reset(
+      new SessionContext{state.options, model, queue, metrics, state.log, metadata, state.io.get_executor()});
   const int bound_port = port();
   if (catch_signals) {
     state.signals.add(SIGTERM);
@@ -179,11 +196,7 @@ void Server::run(Model& model, Metrics& metrics, const std::string& metadata, bo
   state.accept();
   auto work = asio::make_work_guard(state.io);
   std::vector<std::thread> threads;
-  for (int i = 0; i < std::max(state.options.io_threads, 1); ++i)
-    threads.emplace_back([&] {
-      omp_set_num_threads(state.options.resize_threads);
-      state.io.run();
-    });
+  for (int i = 0; i < state.options.io_threads; ++i) threads.emplace_back([&] { state.io.run(); });
   log_info(state.log, "event=listening host={} port={} key={}", state.options.host, bound_port,
            state.options.api_key.empty() ? "none" : "required");
   queue.run();

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "base/log.h"
+#include "base/shared_work.h"
 #include "server/inference_queue.h"
 
 namespace tendon {
@@ -16,9 +17,8 @@ struct ServerOptions {
   std::string host = "127.0.0.1";  // a numeric address or "localhost"
   int port = 8000;                 // 0: any free one
   std::string api_key = {};        // empty: no key is asked for
-  int io_threads = 2;
-  int resize_threads =
-      1;  // that an I/O thread may have for a request's pictures; more take cores from a model on the CPU
+  int io_threads = 0;              // 0: two, more where there are eight cores or more
+  int resize_threads = 0;          // of those, that may work on one picture; 0: all
   size_t max_message_bytes = size_t{256} << 20;
   size_t max_clients = 256;
   size_t max_pending = 16;        // messages of one client read ahead of its answers
@@ -39,6 +39,8 @@ class Server {
   ~Server();
 
   int port() const;
+  // What is run by it is shared between the calling thread and I/O threads that are free; for Model::prepare.
+  RunParts run_parts();
 
   // Listens and serves until stop() or, with `catch_signals`, SIGTERM or SIGINT; then requests that were received are
   // answered and connections closed with 1001. A second signal ends the process at once. The calling thread runs the

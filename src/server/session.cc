@@ -1,7 +1,6 @@
 #include "server/session.h"
 
 #include <chrono>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -14,8 +13,10 @@
 #include <boost/beast/websocket.hpp>
 
 #include "server/http_exchange.h"
+#include "server/incoming.h"
 #include "server/policy/reply.h"
 #include "server/record.h"
+#include "server/run_here.h"
 #include "wire/message.h"
 
 namespace tendon {
@@ -29,13 +30,12 @@ using Clock = std::chrono::steady_clock;
 
 constexpr auto kReleaseDelay = std::chrono::seconds(1);
 constexpr size_t kFirstBufferBytes = 64 << 10;
-// Of a large frame the kernel wakes the reader for so many bytes at once, not for every few packets: waking a thread
-// costs about as much as copying what came. Smaller ones are done sooner without. Only once a message has shown that it
-// comes fast, so that nobody notices the wait.
+// Of a large frame that comes fast the kernel wakes the reader for so many bytes at once, not for every few packets:
+// waking a thread costs about as much as copying what came. Smaller ones are done sooner without.
 constexpr size_t kLargeBytes = 4 << 20;
 constexpr size_t kWakeBytes = 256 << 10;
-constexpr size_t kFastAfterBytes = 32 << 10;
-constexpr double kFastBytesPerSecond = 8e6;
+constexpr size_t kLookBytes = 512 << 10;  // what must have come since the last look into a message
+constexpr double kExpect_s = 300e-6;
 constexpr size_t kReadAheadBytes = 16 << 10;  // more than the stream keeps of what it has read already
 // The reason with which openpi's server closes after an error.
 constexpr const char* kErrorReason = "Internal server error. Traceback included in previous frame.";
@@ -44,23 +44,8 @@ double seconds_between(Clock::time_point begin, Clock::time_point end) {
   return std::chrono::duration<double>(end - begin).count();
 }
 
-// Bytes that are not set to anything before they are read into.
-struct Buffer {
-  std::unique_ptr<std::byte[]> bytes;
-  size_t capacity = 0, size = 0;
-
-  void grow_to(size_t wanted) {
-    auto larger = std::make_unique_for_overwrite<std::byte[]>(wanted);
-    if (size > 0) std::memcpy(larger.get(), bytes.get(), size);
-    bytes = std::move(larger);
-    capacity = wanted;
-  }
-};
-
-struct Message {
-  Buffer buffer;
-  bool is_text = false;
-  Clock::time_point received;
+struct EndOfLooks {
+  void operator()(Intake* intake) const { intake->end(); }
 };
 
 class Connection : public Session, public std::enable_shared_from_this<Connection> {
@@ -136,28 +121,46 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
 
   void read_more() {
     if (!is_open_) return;
-    if (incoming_.capacity == 0) incoming_ = std::exchange(spare_, {});
-    if (incoming_.size == incoming_.capacity) {
-      incoming_.grow_to(std::max(kFirstBufferBytes, std::min(2 * incoming_.capacity, limit() + 1)));
-    }
-    set_wake_bytes();
-    ws_->async_read_some(asio::buffer(incoming_.bytes.get() + incoming_.size, incoming_.capacity - incoming_.size),
+    MessageBuffer& buffer = incoming_.buffer;
+    if (buffer.capacity == 0) buffer = std::exchange(spare_, {});
+    if (buffer.size == buffer.capacity)
+      buffer.grow_to(std::max(kFirstBufferBytes, std::min(2 * buffer.capacity, limit() + 1)));
+    hurry();
+    ws_->async_read_some(asio::buffer(buffer.end(), buffer.capacity - buffer.size),
                          [self = shared_from_this()](const ErrorCode& error, size_t bytes) {
                            if (error) return self->gone(error);
                            self->on_read(bytes);
                          });
   }
 
-  // Never more than this frame still brings: what is left of it would not be told of.
-  void set_wake_bytes() {
-    size_t bytes = 1;
-    if (incoming_.size >= kFastAfterBytes && !is_closing_) {
-      const size_t rest = ws_->read_size_hint(size_t{1});
-      const double needed_s = static_cast<double>(incoming_.size) / kFastBytesPerSecond;
-      const bool is_large = incoming_.size + rest > kLargeBytes && rest > 2 * kReadAheadBytes;
-      if (is_large && seconds_between(incoming_begin_, last_seen_) < needed_s)
-        bytes = std::min(rest - kReadAheadBytes, kWakeBytes);
+  // For a large message that comes fast.
+  void hurry() {
+    const bool is_fast = !is_closing_ && incoming_.is_fast(last_seen_);
+    const size_t rest = is_fast ? ws_->read_size_hint(size_t{1}) : 0;
+    const bool is_large = rest > 2 * kReadAheadBytes && incoming_.buffer.size + rest > kLargeBytes;
+    // Never more than this frame still brings: what is left of it would not be told of.
+    set_wake_bytes(is_large ? std::min(rest - kReadAheadBytes, kWakeBytes) : 1);
+    if (is_large) look_ahead();
+  }
+
+  // Another thread looks into what has come, one at a time.
+  void look_ahead() {
+    if (context_.options.io_threads < 2 || ws_->got_text() || is_looked_into_->load()) return;
+    if (incoming_.intake == nullptr) {
+      looked_bytes_ = 0;
+      incoming_.intake = context_.model.begin();
     }
+    if (incoming_.intake == nullptr || incoming_.buffer.size < looked_bytes_ + kLookBytes) return;
+    looked_bytes_ = incoming_.buffer.size;
+    is_looked_into_->store(true);
+    asio::post(context_.pool, [bytes = incoming_.buffer.bytes, size = looked_bytes_, intake = incoming_.intake,
+                               is_looked_into = is_looked_into_] {
+      intake->look({bytes.get(), size});
+      is_looked_into->store(false);
+    });
+  }
+
+  void set_wake_bytes(size_t bytes) {
     if (bytes == wake_bytes_) return;
     ErrorCode ignored;
     beast::get_lowest_layer(*ws_).socket().set_option(asio::socket_base::receive_low_watermark(static_cast<int>(bytes)),
@@ -171,21 +174,29 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     if (!is_open_) return;
     last_seen_ = Clock::now();
     if (is_closing_) return read_more();  // for the other side's close frame; data is not kept
-    if (incoming_.size == 0) incoming_begin_ = last_seen_;
-    incoming_.size += bytes;
+    size_t& size = incoming_.buffer.size;
+    if (size == 0) incoming_.begin = last_seen_;
+    size += bytes;
     const bool is_done = ws_->is_message_done();
     const size_t rest = is_done ? 0 : ws_->read_size_hint(size_t{1});
-    if (incoming_.size > limit() || rest > limit() - incoming_.size) {
-      const std::string size =
-          rest > limit() ? fmt::format("{}", rest) : fmt::format("{} or more", incoming_.size + rest);
-      count_failure(Failure::kTooBig, fmt::format("a message of {} bytes, the limit is {}", size, limit()));
-      close(websocket::close_code::too_big, fmt::format("message of {} bytes; the limit is {} bytes", size, limit()));
+    if (size > limit() || rest > limit() - size) {
+      const std::string given = rest > limit() ? fmt::format("{}", rest) : fmt::format("{} or more", size + rest);
+      count_failure(Failure::kTooBig, fmt::format("a message of {} bytes, the limit is {}", given, limit()));
+      close(websocket::close_code::too_big, fmt::format("message of {} bytes; the limit is {} bytes", given, limit()));
       incoming_ = {};
       return read_more();
     }
-    if (!is_done) return read_more();
-    pending_bytes_ += incoming_.size;
-    pending_.push_back({std::exchange(incoming_, {}), ws_->got_text(), last_seen_});
+    if (!is_done) {
+      expect(rest);
+      return read_more();
+    }
+    const size_t timed = std::max<size_t>(size, 1);
+    s_per_byte_ = seconds_between(incoming_.begin, last_seen_) / static_cast<double>(timed);
+    is_expected_ = false;
+    pending_bytes_ += size;
+    incoming_.is_text = ws_->got_text();
+    incoming_.received = last_seen_;
+    pending_.push_back(std::exchange(incoming_, {}));
     is_busy_ = true;
     next_request();
     if (pending_.size() < context_.options.max_pending && pending_bytes_ <= limit()) {
@@ -193,6 +204,14 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     } else {
       is_paused_ = true;  // until requests of this client are answered
     }
+  }
+
+  // Wakes the worker before the message is whole, if that is soon at the pace of the last one.
+  void expect(size_t rest) {
+    const double seconds = static_cast<double>(rest) * s_per_byte_;
+    if (is_expected_ || !is_ready_ || is_serving_ || seconds > kExpect_s) return;
+    is_expected_ = true;
+    context_.queue.expect(seconds + kExpect_s);
   }
 
   // Takes the oldest message, unless an earlier one is still without its answer.
@@ -203,17 +222,20 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     pending_.pop_front();
     pending_bytes_ -= message.buffer.size;
     received_ = message.received;
+
     try {
       if (message.is_text)
         throw_bad_input("a text frame was received; observations are binary frames with a msgpack map.");
-      const std::span<const std::byte> bytes(message.buffer.bytes.get(), message.buffer.size);
+      const std::span<const std::byte> bytes = message.buffer.view();
+      std::unique_ptr<Intake, EndOfLooks> looks(message.intake.get());
       if (context_.options.recorder != nullptr) record_ = context_.options.recorder->request(client_, bytes);
-      std::unique_ptr<Job> job = context_.model.prepare(bytes);
+      std::unique_ptr<Job> job = context_.model.prepare(bytes, looks.get());
+      looks.reset();
       message.buffer.size = 0;
-      spare_ = std::move(message.buffer);
-      context_.queue.submit(std::move(job), is_gone_, [self = shared_from_this()](Outcome&& outcome) {
-        asio::post(self->executor_, [self, kept = std::move(outcome)] { self->on_outcome(kept); });
-      });
+      if (job->reads_message) job->message = message.buffer.bytes;
+      (job->reads_message ? lent_ : spare_) = std::move(message.buffer);
+      context_.queue.submit(std::move(job), is_gone_,
+                            [self = shared_from_this()](Outcome&& outcome) { self->answer(std::move(outcome)); });
     } catch (const std::exception& error) {
       if (dynamic_cast<const Error*>(&error) == nullptr)
         log_warning(context_.log, "event=exception what=\"{}\"", error.what());
@@ -221,7 +243,15 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     }
   }
 
+  // On the worker's thread. With nothing else to do it writes the reply itself, sooner than another thread wakes up.
+  void answer(Outcome&& outcome) {
+    std::optional<RunHere> here;
+    if (context_.queue.is_empty()) here.emplace();
+    asio::post(executor_, [self = shared_from_this(), kept = std::move(outcome)] { self->on_outcome(kept); });
+  }
+
   void on_outcome(const Outcome& outcome) {
+    if (lent_.capacity > 0) spare_ = std::exchange(lent_, {});
     if (!is_open_ || is_closing_) return;
     if (!outcome.error.empty()) return fail(outcome.failure, outcome.error);
     reply_ = encode_reply(outcome, prev_total_ms_);
@@ -343,15 +373,18 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
   HttpExchange http_;
 
   std::optional<websocket::stream<beast::tcp_stream>> ws_;
-  Buffer incoming_, spare_;
-  Clock::time_point incoming_begin_;  // when the first bytes came
-  size_t wake_bytes_ = 1;
+  Message incoming_;
+  MessageBuffer spare_, lent_;  // to be read into next; read by the job that runs
+  size_t wake_bytes_ = 1, looked_bytes_ = 0;
+  std::shared_ptr<std::atomic<bool>> is_looked_into_ = std::make_shared<std::atomic<bool>>(false);
   std::deque<Message> pending_;
   size_t pending_bytes_ = 0;
   std::string reply_;
   std::shared_ptr<std::atomic<bool>> is_gone_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> is_busy_ = false, is_over_ = false;  // read by other threads; the rest belongs to the strand
   bool is_open_ = false, is_ready_ = false, is_serving_ = false, is_writing_ = false, is_paused_ = false;
+  bool is_expected_ = false;  // the message that comes, by the worker
+  double s_per_byte_ = 1;     // of the last message
   bool is_closing_ = false, is_pinging_ = false, is_lingering_ = false, draining_ = false;
   Clock::time_point last_seen_, received_, loop_start_;
   double prev_total_ms_ = -1;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 
+#include <boost/asio/any_io_executor.hpp>
 #include <boost/asio/ip/tcp.hpp>
 
 #include "server/server.h"
@@ -20,6 +21,7 @@ struct SessionContext {
   Metrics& metrics;
   const LogSink& log;
   const std::string& metadata;
+  boost::asio::any_io_executor pool;  // all I/O threads
   std::atomic<int64_t> next_client = 1;
 };
 

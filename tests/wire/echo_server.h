@@ -35,7 +35,7 @@ inline std::string padded_request(double x, size_t bytes, bool waits = false) {
 
 class EchoModel : public Model {
  public:
-  std::unique_ptr<Job> prepare(std::span<const std::byte> bytes) override {
+  std::unique_ptr<Job> prepare(std::span<const std::byte> bytes, Intake*) override {
     const WireValue message = decode_message(bytes);
     const auto* map = message.get_if<WireMap>();
     if (map == nullptr || find_key(*map, "x") == nullptr) throw_bad_input("the observation lacks the key 'x'.");

@@ -189,6 +189,37 @@ TEST(ServedPolicy, ContinuesChunks) {
   EXPECT_THAT(error.bytes, HasSubstr("delay of 3 rows"));
 }
 
+// Large pictures are scaled while the rest of the message comes, by several threads; in the pool, where there is one,
+// they are put there.
+TEST(ServedPolicy, LargePicturesAreWorkedOnWhileTheyCome) {
+  for (const char* preset : {"pi0_aloha", "pi0_droid"}) {
+    SCOPED_TRACE(preset);
+    Served served("tiny_pi0", preset);
+    std::vector<std::string> requests;
+    std::vector<std::vector<double>> expected;
+    for (uint64_t number = 0; number < 3; ++number) {
+      requests.push_back(served.request(number, served.noise(number), true, 900, 1200));
+      expected.push_back(served.expected(requests.back(), served.noise(number)));
+    }
+    EXPECT_NE(expected[0], expected[1]);
+    served.start();
+    std::vector<std::thread> clients;
+    for (size_t first = 0; first < 3; ++first) {
+      clients.emplace_back([&, first] {
+        WireClient client = served.connect();
+        for (size_t i = 0; i < 6; ++i) {
+          const size_t at = (first + i) % 3;
+          client.write(requests[at]);
+          EXPECT_EQ(actions_of(client.read()), expected[at]);
+        }
+        // And one that goes away in the middle of its pictures.
+        client.write(requests[first]);
+      });
+    }
+    for (std::thread& client : clients) client.join();
+  }
+}
+
 // Field cases 10 and 20: with and without the wrists, both prepared.
 TEST(ServedPolicy, OptionalCameras) {
   Served served("tiny_pi0", "pi0_aloha", 2);

@@ -65,6 +65,9 @@ class Served {
     policy_.emplace(*engine_, preset_, statistics(preset_.variant == "pi05", preset_.robot->state_width), tokenizer);
     PolicyModelOptions model_options;
     if (tokenizer == nullptr) model_options.defaults.tokens = {2, 7, 11};
+    model_options.defaults.run_parts = [this](int64_t count, const std::function<void(int64_t)>& part) {
+      server_->run_parts()(count, part);
+    };
     model_options.batch_sizes = batch_sizes_up_to(max_batch);
     model_options.seed = seed;
     model_.emplace(*policy_, metrics, model_options);

@@ -10,6 +10,7 @@
 #include "base/check.h"
 #include "policy/resize.h"
 #include "server/policy/chunking_keys.h"
+#include "server/policy/pictures_ahead.h"
 
 namespace tendon {
 namespace {
@@ -130,46 +131,73 @@ std::vector<uint8_t> to_bytes(const WireArray& array, const WireValue& value, st
   return bytes;
 }
 
+bool is_bytes(const WireArray& array) { return array.kind == 'u' && array.item_bytes == 1; }
+
+// Height and width, and whether colours come as planes; nothing if it has not the shape of a picture.
+struct PictureShape {
+  int64_t height, width;
+  bool planar;
+  bool is_sane() const {
+    return height >= 1 && width >= 1 && height <= kMaxImageSide && width <= kMaxImageSide &&
+           height * width <= kMaxImagePixels;
+  }
+  ImageView view(const void* bytes) const {
+    return {static_cast<int>(height), static_cast<int>(width), static_cast<const uint8_t*>(bytes), planar};
+  }
+};
+std::optional<PictureShape> picture_shape(const std::vector<int64_t>& shape, ImageLayout layout) {
+  if (shape.size() != 3) return {};
+  if (shape[0] == 3) return PictureShape{shape[1], shape[2], true};
+  if (layout == ImageLayout::kChwOnly || shape[2] != 3) return {};
+  return PictureShape{shape[0], shape[1], false};
+}
+
+// The camera's key in the map of cameras, or in the observation where there is no such map.
+std::string_view key_in_map(const CameraSlot& camera, const Robot& robot) {
+  return std::string_view(camera.key).substr(robot.camera_map.empty() ? 0 : robot.camera_map.size() + 1);
+}
+
 // The picture of one camera, to slot `slot` of the request.
 void read_picture(const WireValue& value, std::string_view key, ImageLayout layout, const RequestDefaults& defaults,
-                  size_t slot, RobotRequest& request) {
+                  PicturesAhead* ahead, size_t slot, RobotRequest& request) {
   const auto* array = value.get_if<WireArray>();
   if (array == nullptr || !array->is_numeric()) {
     throw_bad_input("observation key '{}' must be a picture (an array of numbers), but it is {}.", key,
                     value.describe());
   }
-  const auto& shape = array->shape;
-  const char* const wanted =
-      layout == ImageLayout::kChwOnly ? "(3, height, width)" : "(height, width, 3) or (3, height, width)";
-  if (shape.size() != 3) {
-    throw_bad_input(
-        "observation key '{}' has the shape ({}); expected {}. Send one observation per request, without a batch "
-        "dimension.",
-        key, fmt::join(shape, ", "), wanted);
+  const std::optional<PictureShape> shape = picture_shape(array->shape, layout);
+  if (!shape) {
+    const char* const wanted =
+        layout == ImageLayout::kChwOnly ? "(3, height, width)" : "(height, width, 3) or (3, height, width)";
+    throw_bad_input("observation key '{}' has the shape ({}); expected {}.{}", key, fmt::join(array->shape, ", "),
+                    wanted,
+                    array->shape.size() == 3 ? "" : " Send one observation per request, without a batch dimension.");
   }
-  const bool planar = shape[0] == 3;
-  if (!planar && (layout == ImageLayout::kChwOnly || shape[2] != 3)) {
-    throw_bad_input("observation key '{}' has the shape ({}); expected {}.", key, fmt::join(shape, ", "), wanted);
-  }
-  const int64_t height = planar ? shape[1] : shape[0];
-  const int64_t width = planar ? shape[2] : shape[1];
-  if (height < 1 || width < 1 || height > kMaxImageSide || width > kMaxImageSide || height * width > kMaxImagePixels) {
+  if (!shape->is_sane()) {
     throw_bad_input(
         "observation key '{}' is {} x {} pixels (width x height); a picture has 1 to {} per side and {} in all.", key,
-        width, height, kMaxImageSide, kMaxImagePixels);
+        shape->width, shape->height, kMaxImageSide, kMaxImagePixels);
   }
-  const bool is_bytes = array->kind == 'u' && array->item_bytes == 1;
+  const bool as_it_lies = is_bytes(*array);
   std::vector<uint8_t> converted;
-  if (!is_bytes) converted = to_bytes(*array, value, key);
-  const ImageView view{static_cast<int>(height), static_cast<int>(width),
-                       is_bytes ? reinterpret_cast<const uint8_t*>(array->data.data()) : converted.data(), planar};
-  const int side = defaults.image_side;
-  if (side > 0 && defaults.frames != nullptr) request.frames[slot] = put_frame(*defaults.frames, view, side);
-  if (!request.frames[slot])
-    request.observation.cameras[slot] = side > 0 ? resize_with_pad(view, side, side) : interleaved(view);
+  if (!as_it_lies) converted = to_bytes(*array, value, key);
+  const ImageView view = shape->view(as_it_lies ? static_cast<const void*>(array->data.data()) : converted.data());
+  if (as_it_lies && view.height == defaults.image_side && view.width == defaults.image_side) {
+    request.observation.lent[slot] = view;
+    return;
+  }
+  std::optional<ReadyPicture> ready;
+  if (as_it_lies && ahead != nullptr) ready = ahead->take(view);
+  if (!ready) ready = make_ready(view, defaults);
+  if (ready->frame) {
+    request.frames[slot] = std::move(ready->frame);
+  } else {
+    request.observation.cameras[slot] = std::move(ready->image);
+  }
 }
 
-void read_cameras(const WireMap& map, const Preset& preset, const RequestDefaults& defaults, RobotRequest& request) {
+void read_cameras(const WireMap& map, const Preset& preset, const RequestDefaults& defaults, PicturesAhead* ahead,
+                  RobotRequest& request) {
   const Robot& robot = *preset.robot;
   const WireMap* cameras = &map;
   if (!robot.camera_map.empty()) {
@@ -180,22 +208,21 @@ void read_cameras(const WireMap& map, const Preset& preset, const RequestDefault
                       value.describe());
     }
   }
-  const size_t prefix = robot.camera_map.empty() ? 0 : robot.camera_map.size() + 1;
   std::vector<std::string_view> names;
   for (size_t i = 0; i < kCameraSlots; ++i) {
     const CameraSlot& camera = robot.cameras[i];
     if (camera.use == CameraUse::kUnused) continue;
-    const std::string_view name = camera.key.substr(prefix);
+    const std::string_view name = key_in_map(camera, robot);
     names.push_back(name);
     if (const WireValue* const picture = find_key(*cameras, name)) {
-      read_picture(*picture, camera.key, robot.layout, defaults, i, request);
+      read_picture(*picture, camera.key, robot.layout, defaults, ahead, i, request);
     } else if (camera.use == CameraUse::kRequired) {
-      if (prefix == 0) throw_missing(camera.key, map, preset);
+      if (robot.camera_map.empty()) throw_missing(camera.key, map, preset);
       throw_bad_input("the observation lacks the camera '{}'. Cameras got: {}. Keys that preset {} wants: {}.",
                       camera.key, keys_of(*cameras), preset.name, fmt::join(wanted_keys(preset), ", "));
     }
   }
-  if (prefix == 0) return;
+  if (robot.camera_map.empty()) return;
   for (const WireEntry& entry : *cameras) {
     if (std::ranges::find(names, entry.key) == names.end() && entry.key != robot.idle_camera) {
       throw_bad_input("'{}' has an unknown camera '{}'; preset {} knows {}.", robot.camera_map, entry.key.substr(0, 64),
@@ -222,12 +249,42 @@ std::vector<float> read_noise(const WireValue& value, const RequestDefaults& def
 
 }  // namespace
 
-RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults) {
+ReadyPicture make_ready(const ImageView& picture, const RequestDefaults& defaults) {
+  const int side = defaults.image_side;
+  ReadyPicture ready;
+  if (side > 0 && defaults.frames != nullptr) ready.frame = put_frame(*defaults.frames, picture, side);
+  if (!ready.frame)
+    ready.image = side > 0 ? resize_with_pad(picture, side, side, defaults.run_parts) : interleaved(picture);
+  return ready;
+}
+
+std::vector<ImageView> pictures_in(const WireValue& message, const Preset& preset) {
+  const Robot& robot = *preset.robot;
+  const auto* cameras = message.get_if<WireMap>();
+  if (cameras != nullptr && !robot.camera_map.empty()) {
+    const WireValue* const value = find_key(*cameras, robot.camera_map);
+    cameras = value == nullptr ? nullptr : value->get_if<WireMap>();
+  }
+  std::vector<ImageView> pictures;
+  if (cameras == nullptr) return pictures;
+  for (const CameraSlot& camera : robot.cameras) {
+    if (camera.use == CameraUse::kUnused) continue;
+    const WireValue* const value = find_key(*cameras, key_in_map(camera, robot));
+    const auto* array = value == nullptr ? nullptr : value->get_if<WireArray>();
+    if (array == nullptr || !is_bytes(*array)) continue;
+    const std::optional<PictureShape> shape = picture_shape(array->shape, robot.layout);
+    if (shape && shape->is_sane()) pictures.push_back(shape->view(array->data.data()));
+  }
+  return pictures;
+}
+
+RobotRequest read_request(const WireValue& message, const Preset& preset, const RequestDefaults& defaults,
+                          PicturesAhead* ahead) {
   const auto* map = message.get_if<WireMap>();
   if (map == nullptr) throw_bad_input("the message must be a map (an observation), but it is {}.", message.describe());
   RobotRequest request;
   request.observation.previous = read_previous(*map, *preset.robot, defaults.chunking);
-  read_cameras(*map, preset, defaults, request);
+  read_cameras(*map, preset, defaults, ahead, request);
   request.observation.state = read_state(*map, preset);
   if (!defaults.tokens.empty()) {
     request.observation.tokens = defaults.tokens;

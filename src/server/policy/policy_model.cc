@@ -3,6 +3,7 @@
 #include <chrono>
 
 #include "engine/noise.h"
+#include "server/policy/pictures_ahead.h"
 #include "wire/message.h"
 
 namespace tendon {
@@ -87,12 +88,20 @@ void PolicyModel::warm_up() {
   idle();  // the first reading, before anybody waits
 }
 
-std::unique_ptr<Job> PolicyModel::prepare(std::span<const std::byte> message) {
+std::shared_ptr<Intake> PolicyModel::begin() {
+  return std::make_shared<PicturesAhead>(policy_.preset(), options_.defaults);
+}
+
+std::unique_ptr<Job> PolicyModel::prepare(std::span<const std::byte> message, Intake* intake) {
   const double start = now_us();
-  RobotRequest request = read_request(decode_message(message), policy_.preset(), options_.defaults);
+  auto* const ahead = static_cast<PicturesAhead*>(intake);
+  const WireValue decoded = decode_message(message);
+  if (ahead != nullptr) ahead->finish(message, decoded);
+  RobotRequest request = read_request(decoded, policy_.preset(), options_.defaults, ahead);
   auto job = std::make_unique<PolicyJob>();
   job->observation = policy_.prepare(std::move(request.observation), std::move(request.frames));
   if (request.noise) job->noise = std::move(*request.noise);
+  job->reads_message = job->observation.has_lent();
   job->group = 2 * job->observation.views() + (job->observation.overlap ? 1 : 0);
   job->prepare_us = now_us() - start;
   if (job->observation.truncated_from > 0) report_cut(job->observation.truncated_from);

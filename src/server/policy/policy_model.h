@@ -23,7 +23,8 @@ class PolicyModel : public Model {
   // than others. From the worker's thread. Throws what planning throws.
   void warm_up();
 
-  std::unique_ptr<Job> prepare(std::span<const std::byte> message) override;
+  std::shared_ptr<Intake> begin() override;
+  std::unique_ptr<Job> prepare(std::span<const std::byte> message, Intake* intake) override;
   std::vector<Outcome> infer(std::span<Job* const> batch) override;
   std::vector<size_t> batch_sizes() const override { return options_.batch_sizes; }
   void idle() override;

@@ -104,7 +104,7 @@ struct NumberedJob : Job {
 // Records what ran together; jobs with a negative number fail as one batch, and -100 takes long.
 class RecordingModel : public Model {
  public:
-  std::unique_ptr<Job> prepare(std::span<const std::byte>) override { return nullptr; }
+  std::unique_ptr<Job> prepare(std::span<const std::byte>, Intake*) override { return nullptr; }
   std::vector<Outcome> infer(std::span<Job* const> batch) override {
     std::vector<int> numbers;
     for (const Job* job : batch) numbers.push_back(static_cast<const NumberedJob*>(job)->number);
@@ -207,6 +207,32 @@ TEST(QueueWait, AJobWaitsForOthersOfItsBatch) {
   queue.stop();
   worker.join();
   EXPECT_THAT(model.batches, ElementsAre(ElementsAre(0, 1, 2, 3)));
+}
+
+TEST(QueueExpect, TheWorkerStaysAwakeForWhatComes) {
+  RecordingModel model;
+  Metrics metrics(info());
+  InferenceQueue queue(model, metrics, 0, true);
+  const auto cancelled = std::make_shared<std::atomic<bool>>(false);
+  std::atomic<int> done = 0;
+  const auto submit = [&](int number) {
+    auto job = std::make_unique<NumberedJob>();
+    job->number = number;
+    queue.submit(std::move(job), cancelled, [&](Outcome&&) { ++done; });
+  };
+  std::thread worker([&] { queue.run(); });
+  for (int i = 0; i < 50; ++i) {
+    queue.expect(i % 3 == 0 ? 1e-4 : 10);  // over before the job comes, or far from over
+    if (i % 5 == 0) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    submit(i);
+    while (done <= i) std::this_thread::yield();
+    EXPECT_TRUE(queue.is_empty());
+  }
+  queue.expect(1000);  // nothing comes: a stop ends it
+  std::this_thread::sleep_for(std::chrono::milliseconds(2));
+  queue.stop();
+  worker.join();
+  EXPECT_EQ(model.batches.size(), 50U);
 }
 
 TEST(BatchSizes, PowersOfTwoAndTheLargest) {
