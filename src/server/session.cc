@@ -190,8 +190,7 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
       expect(rest);
       return read_more();
     }
-    const size_t timed = std::max<size_t>(size, 1);
-    s_per_byte_ = seconds_between(incoming_.begin, last_seen_) / static_cast<double>(timed);
+    s_per_byte_ = seconds_between(incoming_.begin, last_seen_) / static_cast<double>(std::max<size_t>(size, 1));
     is_expected_ = false;
     pending_bytes_ += size;
     incoming_.is_text = ws_->got_text();
@@ -222,7 +221,6 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
     pending_.pop_front();
     pending_bytes_ -= message.buffer.size;
     received_ = message.received;
-
     try {
       if (message.is_text)
         throw_bad_input("a text frame was received; observations are binary frames with a msgpack map.");

@@ -31,7 +31,8 @@ TEST(SharedWork, RunsEveryPartOnce) {
     for (const int64_t count : {0, 1, 2, 7, 1000}) {
       std::vector<std::atomic<int>> seen(static_cast<size_t>(count));
       Helpers help;
-      SharedWork::run(count, [&](int64_t i) { ++seen[static_cast<size_t>(i)]; }, helpers, help);
+      SharedWork::run(
+          count, [&](int64_t i) { ++seen[static_cast<size_t>(i)]; }, helpers, help);
       for (const auto& times : seen) ASSERT_EQ(times.load(), 1) << helpers << " helpers, " << count << " parts";
       EXPECT_LE(help.asked(), static_cast<size_t>(std::max<int64_t>(count - 1, 0))) << "no more than find a part";
     }
@@ -55,8 +56,8 @@ TEST(SharedWork, HelpMayComeNeverOrTooLate) {
   std::vector<std::function<void()>> late;
   {
     std::vector<int> done;
-    SharedWork::run(5, [&](int64_t i) { done.push_back(static_cast<int>(i)); }, 3,
-                    [&](auto&& work) { late.emplace_back(work); });
+    SharedWork::run(
+        5, [&](int64_t i) { done.push_back(static_cast<int>(i)); }, 3, [&](auto&& work) { late.emplace_back(work); });
     EXPECT_EQ(done, (std::vector<int>{0, 1, 2, 3, 4}));
   }
   EXPECT_EQ(late.size(), 3U);

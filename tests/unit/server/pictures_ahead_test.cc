@@ -34,7 +34,8 @@ std::span<const std::byte> span_of(const std::string& bytes) { return std::as_by
 
 std::vector<std::vector<uint8_t>> pictures_of(const RobotRequest& request) {
   std::vector<std::vector<uint8_t>> pictures;
-  for (const auto& camera : request.observation.cameras) pictures.push_back(camera ? camera->rgb : std::vector<uint8_t>());
+  for (const auto& camera : request.observation.cameras)
+    pictures.push_back(camera ? camera->rgb : std::vector<uint8_t>());
   return pictures;
 }
 
