@@ -23,7 +23,7 @@ struct FuzzJob : Job {};
 // Takes every message that decodes; the answer is always the same.
 class FuzzModel : public Model {
  public:
-  std::unique_ptr<Job> prepare(std::span<const std::byte> message) override {
+  std::unique_ptr<Job> prepare(std::span<const std::byte> message, Intake*) override {
     decode_message(message);
     return std::make_unique<FuzzJob>();
   }
