@@ -351,6 +351,11 @@ void compute(const Rope& a, Buffers& buffers) {
     const int64_t position = positions.integer(row);
     for (int64_t head = 0; head < x.cols(); head += dim) {
       for (int64_t i = 0; i < half; ++i) {
+        if (x.unchecked(row, head + i) || x.unchecked(row, head + half + i)) {
+          out.leave_unchecked(row, head + i);
+          out.leave_unchecked(row, head + half + i);
+          continue;
+        }
         const double c = table.value(position, i);
         const double s = table.value(position, half + i);
         const Number low = x.at(row, head + i);
@@ -373,7 +378,13 @@ void compute(const ScatterRows& a, Buffers& buffers) {
   for (int64_t row = 0; row < x.rows(); ++row) {
     const int64_t target = rows.integer(row);
     if (target < 0) continue;
-    for (int64_t col = 0; col < x.cols(); ++col) out.copy(target, col, x.at(row, col));
+    for (int64_t col = 0; col < x.cols(); ++col) {
+      if (x.unchecked(row, col)) {
+        out.leave_unchecked(target, col);
+      } else {
+        out.copy(target, col, x.at(row, col));
+      }
+    }
   }
 }
 
