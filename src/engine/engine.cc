@@ -249,6 +249,11 @@ Status Engine::check(const Sample& sample, size_t index) const noexcept {
       return Status::error(StatusCode::kBadInput, "sample %zu: camera %zu is active but has no pixels", index, camera);
     }
     if (view.dtype == DType::kU8) continue;
+    if (view.planar) {
+      return Status::error(StatusCode::kBadInput,
+                           "sample %zu: camera %zu has planes of floats; planes must be u8, floats interleaved", index,
+                           camera);
+    }
     const std::span<const float> pixels(static_cast<const float*>(view.pixels),
                                         static_cast<size_t>(config_.vision.pixels()));
     if (const int64_t at = first_non_finite(pixels); at >= 0) {

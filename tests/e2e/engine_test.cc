@@ -384,6 +384,11 @@ TEST_P(EngineTest, BadInputIsRefusedByName) {
          s.cameras[1] = {nan_picture.data(), DType::kF32, true};
        },
        {"camera 1", "not finite", "777"}},
+      {"planes of floats",
+       [&](Request&, Sample& s) {
+         s.cameras[1] = {nan_picture.data(), DType::kF32, true, nullptr, true};
+       },
+       {"camera 1", "planes", "u8"}},
       {"token too large", [](Request& r, Sample&) { r.tokens[3] = 512; }, {"token 3", "512"}},
       {"token negative", [](Request& r, Sample&) { r.tokens[0] = -1; }, {"token 0", "-1", "512"}},
       {"empty prompt", [](Request&, Sample& s) { s.tokens = {}; }, {"prompt", "0 tokens", std::to_string(budget)}},
