@@ -30,6 +30,8 @@ struct MessageBuffer {
 struct Message {
   MessageBuffer buffer;
   std::shared_ptr<Intake> intake;  // of a large one that came fast
+  size_t looked_bytes = 0;         // what it was given last
+  bool is_expected = false;        // by the worker
   bool is_text = false;
   std::chrono::steady_clock::time_point begin, received;  // first and last bytes
 

@@ -146,14 +146,11 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
   // Another thread looks into what has come, one at a time.
   void look_ahead() {
     if (context_.options.io_threads < 2 || ws_->got_text() || is_looked_into_->load()) return;
-    if (incoming_.intake == nullptr) {
-      looked_bytes_ = 0;
-      incoming_.intake = context_.model.begin();
-    }
-    if (incoming_.intake == nullptr || incoming_.buffer.size < looked_bytes_ + kLookBytes) return;
-    looked_bytes_ = incoming_.buffer.size;
+    if (incoming_.intake == nullptr) incoming_.intake = context_.model.begin();
+    if (incoming_.intake == nullptr || incoming_.buffer.size < incoming_.looked_bytes + kLookBytes) return;
+    incoming_.looked_bytes = incoming_.buffer.size;
     is_looked_into_->store(true);
-    asio::post(context_.pool, [bytes = incoming_.buffer.bytes, size = looked_bytes_, intake = incoming_.intake,
+    asio::post(context_.pool, [bytes = incoming_.buffer.bytes, size = incoming_.looked_bytes, intake = incoming_.intake,
                                is_looked_into = is_looked_into_] {
       intake->look({bytes.get(), size});
       is_looked_into->store(false);
@@ -191,7 +188,6 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
       return read_more();
     }
     s_per_byte_ = seconds_between(incoming_.begin, last_seen_) / static_cast<double>(std::max<size_t>(size, 1));
-    is_expected_ = false;
     pending_bytes_ += size;
     incoming_.is_text = ws_->got_text();
     incoming_.received = last_seen_;
@@ -208,8 +204,8 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
   // Wakes the worker before the message is whole, if that is soon at the pace of the last one.
   void expect(size_t rest) {
     const double seconds = static_cast<double>(rest) * s_per_byte_;
-    if (is_expected_ || !is_ready_ || is_serving_ || seconds > kExpect_s) return;
-    is_expected_ = true;
+    if (incoming_.is_expected || !is_ready_ || is_serving_ || seconds > kExpect_s) return;
+    incoming_.is_expected = true;
     context_.queue.expect(seconds + kExpect_s);
   }
 
@@ -373,7 +369,7 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
   std::optional<websocket::stream<beast::tcp_stream>> ws_;
   Message incoming_;
   MessageBuffer spare_, lent_;  // to be read into next; read by the job that runs
-  size_t wake_bytes_ = 1, looked_bytes_ = 0;
+  size_t wake_bytes_ = 1;
   std::shared_ptr<std::atomic<bool>> is_looked_into_ = std::make_shared<std::atomic<bool>>(false);
   std::deque<Message> pending_;
   size_t pending_bytes_ = 0;
@@ -381,8 +377,7 @@ class Connection : public Session, public std::enable_shared_from_this<Connectio
   std::shared_ptr<std::atomic<bool>> is_gone_ = std::make_shared<std::atomic<bool>>(false);
   std::atomic<bool> is_busy_ = false, is_over_ = false;  // read by other threads; the rest belongs to the strand
   bool is_open_ = false, is_ready_ = false, is_serving_ = false, is_writing_ = false, is_paused_ = false;
-  bool is_expected_ = false;  // the message that comes, by the worker
-  double s_per_byte_ = 1;     // of the last message
+  double s_per_byte_ = 1;  // of the last message
   bool is_closing_ = false, is_pinging_ = false, is_lingering_ = false, draining_ = false;
   Clock::time_point last_seen_, received_, loop_start_;
   double prev_total_ms_ = -1;

@@ -4,6 +4,7 @@
 #include <thread>
 
 #include "../support/copying_backend.h"
+#include "raw_client.h"
 #include "served.h"
 
 namespace tendon::test {
@@ -189,8 +190,7 @@ TEST(ServedPolicy, ContinuesChunks) {
   EXPECT_THAT(error.bytes, HasSubstr("delay of 3 rows"));
 }
 
-// Large pictures are scaled while the rest of the message comes, by several threads; in the pool, where there is one,
-// they are put there.
+// Large pictures are scaled while the rest of the message comes, by several threads.
 TEST(ServedPolicy, LargePicturesAreWorkedOnWhileTheyCome) {
   for (const char* preset : {"pi0_aloha", "pi0_droid"}) {
     SCOPED_TRACE(preset);
@@ -212,8 +212,12 @@ TEST(ServedPolicy, LargePicturesAreWorkedOnWhileTheyCome) {
           client.write(requests[at]);
           EXPECT_EQ(actions_of(client.read()), expected[at]);
         }
-        // And one that goes away in the middle of its pictures.
-        client.write(requests[first]);
+        client.write(requests[first]);  // and goes away without its answer
+        RawClient half(std::stoi(served.url().substr(served.url().rfind(':') + 1)));
+        const std::string frame = make_frame(kBinary, requests[first]);
+        half.socket.send(frame.substr(0, frame.size() / 2));
+        std::this_thread::sleep_for(std::chrono::milliseconds(5));
+        half.socket.hang_up();  // in the middle of its pictures
       });
     }
     for (std::thread& client : clients) client.join();
