@@ -5,8 +5,9 @@
 
 Both get the requests of `pi0_aloha`, three cameras, from `tendon load` with one client; frames of 224 x 224, 640 x 480 and
 1920 x 1080. `tendon serve` runs a tiny model that sees 224 x 224 and resizes on the CPU, the Python server
-(bench/baselines/python_server.py) has a stub in the model's place. Overhead is a request's time at the client less `policy_timing.infer_ms` of its reply. The servers
-take turns; a row is the median of its rounds. Exit code 1 when a reply is lost or wrong; whether goals are met is in the table only.
+(bench/baselines/python_server.py) has a stub in the model's place. Overhead is a request's time at the client less
+`policy_timing.infer_ms` of its reply. The servers take turns; a row is the median of its rounds. Exit code 1 when a reply is
+lost or wrong; whether goals are met is in the table only.
 
 The Python server's packages come from --python or, where there is no package index, from the wheels in --wheels (websockets,
 msgpack, Pillow; NumPy too if the Python has none). TENDON_BIN=DIR takes `tendon` from there. Python 3.9.
