@@ -72,7 +72,7 @@ void InferenceQueue::stay_awake(std::unique_lock<std::mutex>& lock) {
   const uint64_t changes = changes_.load();
   const double until_us = std::exchange(awake_until_us_, 0);
   lock.unlock();
-  while (changes_.load(std::memory_order_relaxed) == changes && now_us() < until_us) std::this_thread::yield();
+  while (changes_.load(std::memory_order_relaxed) == changes && now_us() < until_us) pause();
   lock.lock();
 }
 

@@ -13,10 +13,10 @@ struct RopeShape {
 };
 
 // The weights lie one behind the other, as those of models do on a card. Every seventh row is padding.
-Case rope_case(const RopeShape& s, DType dtype) {
+Case rope_case(const RopeShape& s, DType dtype, DType weights) {
   Maker m;
   const int64_t q_cols = s.q_heads * s.head;
-  const Tensor w = m.weight(dtype, q_cols + 2 * s.head, s.width);
+  const Tensor w = m.weight(weights, q_cols + 2 * s.head, s.width);
   const Fill rows = [](Random&, int64_t i) { return i % 7 == 5 ? -1.0 : static_cast<double>(i + 3); };
   NormQkvRope a{.x = m.data(dtype, {s.rows, s.width}),
                 .norm = {.gain = m.vector(s.width), .scale = {}, .shift = {}},
@@ -33,7 +33,7 @@ Case rope_case(const RopeShape& s, DType dtype) {
     a.wq = w.row_range(0, q_cols);
     a.q = m.out(dtype, {s.rows, q_cols});
   }
-  Case made = m.make(fmt::format("stacked_{}.{}", s.name, type_word(dtype)), a);
+  Case made = m.make(fmt::format("stacked_{}.{}", s.name, dtype_name(weights)), a);
   made.slow = made.bench = made.streamed = s.real;
   return made;
 }
@@ -46,11 +46,17 @@ std::vector<Case> rope_cases() {
     for (const RopeShape& s : {RopeShape{"narrow", 97, 72, 2, 64}, RopeShape{"wide", 97, 136, 1, 256},
                                RopeShape{"kv_only", 300, 200, 0, 128}, RopeShape{"heads", 300, 200, 3, 64},
                                RopeShape{"deep", 300, 520, 2, 256}, RopeShape{"tiles", 300, 264, 2, 256}}) {
-      list.push_back(rope_case(s, dtype));
+      list.push_back(rope_case(s, dtype, dtype));
     }
   }
-  list.push_back(rope_case({"prefix", 788, 2048, 8, 256, true}, kBf16));
-  list.push_back(rope_case({"prefix_kv_only", 788, 2048, 0, 256, true}, kBf16));
+  for (const RopeShape& s : {RopeShape{"narrow", 97, 80, 2, 64}, RopeShape{"wide", 97, 144, 1, 256},
+                             RopeShape{"kv_only", 300, 208, 0, 128}, RopeShape{"tiles", 300, 528, 2, 256}}) {
+    list.push_back(rope_case(s, kBf16, DType::kI8));
+  }
+  for (const DType weights : {kBf16, DType::kI8}) {
+    list.push_back(rope_case({"prefix", 788, 2048, 8, 256, true}, kBf16, weights));
+    list.push_back(rope_case({"prefix_kv_only", 788, 2048, 0, 256, true}, kBf16, weights));
+  }
   return list;
 }
 

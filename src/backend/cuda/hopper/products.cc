@@ -45,8 +45,8 @@ class HopperProducts final : public SpecialProducts {
 
   std::string_view name() const override { return "wgmma"; }
   bool exists(std::string_view kernel) const override {
-    const Tiles all[] = {plain_tiles(),   gelu_tiles(),       gate_up_tiles(), plain_i8_tiles(),
-                         gelu_i8_tiles(), gate_up_i8_tiles(), rope_tiles()};
+    const Tiles all[] = {plain_tiles(),    gelu_tiles(),    gate_up_tiles(),    rope_tiles(),
+                         plain_i8_tiles(), gelu_i8_tiles(), gate_up_i8_tiles(), rope_i8_tiles()};
     return std::ranges::any_of(all, [&](Tiles tiles) { return find(tiles, kernel) != nullptr; });
   }
   std::vector<std::string> kernels(const Product& p) const override {
@@ -66,7 +66,7 @@ class HopperProducts final : public SpecialProducts {
   using Tiles = std::span<const TileInstance>;
   static Tiles tiles_for(const Product& p) {
     const bool codes = p.w.dtype == DType::kI8;
-    if (p.rope.defined()) return codes ? Tiles() : rope_tiles();
+    if (p.rope.defined()) return codes ? rope_i8_tiles() : rope_tiles();
     if (p.up.defined()) return codes ? gate_up_i8_tiles() : gate_up_tiles();
     if (p.activation == Activation::kGeluTanh) return codes ? gelu_i8_tiles() : gelu_tiles();
     return codes ? plain_i8_tiles() : plain_tiles();

@@ -18,7 +18,7 @@ namespace tendon::gpu::hopper {
 template <class T, Tail kTail>
 struct TileScales {
   float x[2];              // of tokens `thread` and `thread` + 128 of the tile
-  float w[T::kBlocks][2];  // of the thread's rows; of gate and up, eight of each in turn
+  float w[T::kBlocks][2];  // of the thread's rows; of gate and up, or a head's halves, eight of each in turn
   TENDON_DEVICE TileScales(const TileArgs& a, int first_col, int first_token) {
     const int thread = static_cast<int>(threadIdx.x) % 128;
 #pragma unroll
@@ -32,7 +32,14 @@ struct TileScales {
       for (int h = 0; h < 2; ++h) {
         constexpr bool kGateUp = kTail == Tail::kGateUp;
         const int warp = thread / 32;
-        const int col = first_col + (kGateUp ? block * 32 + warp * 8 : block * 64 + warp * 16 + h * 8) + lane() / 4;
+        int col = lane() / 4;
+        if constexpr (kTail == Tail::kRope) {
+          const int in_all = first_col + block * 64;
+          const int head_col = in_all / (2 * a.rope.half) * (2 * a.rope.half);
+          col += head_col + (in_all - head_col) / 2 + warp * 8 + h * a.rope.half;
+        } else {
+          col += first_col + (kGateUp ? block * 32 + warp * 8 : block * 64 + warp * 16 + h * 8);
+        }
         w[block][h] = col < a.cols ? (kGateUp && h == 1 ? a.up_scales : a.w_scales)[col] : 0.0F;
       }
     }

@@ -67,5 +67,6 @@ std::span<const TileInstance> rope_tiles();
 std::span<const TileInstance> plain_i8_tiles();
 std::span<const TileInstance> gelu_i8_tiles();
 std::span<const TileInstance> gate_up_i8_tiles();
+std::span<const TileInstance> rope_i8_tiles();
 
 }  // namespace tendon::gpu::hopper
