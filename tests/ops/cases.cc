@@ -57,6 +57,18 @@ void add_norms(List& list) {
                 .out = m.out(dtype, {s.rows, s.cols})};
     return m.make(word(s, dtype), a);
   });
+  for (const MatrixShape& s :
+       {MatrixShape{"many_rows", 2051, 136, false}, MatrixShape{"many_wide_rows", 2049, 1800, false}}) {
+    Maker rms;
+    list.add(rms.make(s.name, RmsNorm{.x = rms.data(kBf16, {s.rows, s.cols}),
+                                      .gain = rms.vector(s.cols),
+                                      .out = rms.out(kBf16, {s.rows, s.cols})}));
+    Maker layer;
+    list.add(layer.make(s.name, LayerNorm{.x = layer.data(kBf16, {s.rows, s.cols}),
+                                          .gain = layer.vector(s.cols),
+                                          .bias = layer.vector(s.cols),
+                                          .out = layer.out(kBf16, {s.rows, s.cols})}));
+  }
   {  // eps matters: ‖x‖ about 1e-3
     Maker m;
     list.add(m.make("tiny_norm",
@@ -462,6 +474,8 @@ void add_attention(List& list) {
       {"streamed_kv_heads", 1, 150, 90, 8, 2, 256, {64}},
       {"streamed_no_keys", 2, 64, 70, 8, 1, 256, {0, 1}},
       {"streamed_one_head", 1, 520, 65, 1, 1, 256, {}},
+      {"cluster_samples", 9, 10, 120, 8, 1, 256, {90, 1, 0, 110, 47, 64, 100, 99, 13}, 10},
+      {"cluster_leading", 2, 51, 130, 8, 1, 256, {70, 61}, 51, 1},
       {"held_ragged", 2, 70, 100, 3, 3, 72, {}},
       {"held_wider", 1, 130, 256, 2, 2, 80, {}},
       {"held_one", 1, 1, 1, 2, 2, 72, {}},
@@ -477,6 +491,7 @@ void add_attention(List& list) {
       {"prefix_532", 1, 532, 592, 8, 1, 256, {532}, 0, 0, false, true},
       {"prefix_816", 1, 816, 832, 8, 1, 256, {816}, 0, 0, false, true},
       {"prefix_968", 1, 968, 984, 8, 1, 256, {968}, 0, 0, false, true},
+      {"expert_batch", 8, 10, 848, 8, 1, 256, std::vector<double>(8, 788), 10, 0, false, true},
       {"prefix_batch", 4, 788, 800, 8, 1, 256, {788, 760, 788, 770}, 0, 0, false, true},
   };
   for (const AttentionShape& s : larger) {
@@ -492,13 +507,28 @@ void add_attention(List& list) {
 void add_fused(List& list) {
   for (const DType dtype : {kF32, kBf16}) {
     const char* type = type_word(dtype);
-    {
+    struct Pictures {
+      const char* name;
+      DType pixels;
+      int64_t count, height, width, patch, cols;
+    };
+    for (const Pictures& p :
+         {Pictures{"tiny", kU8, 2, 28, 28, 14, 48}, Pictures{"tiny_floats", kF32, 2, 28, 28, 14, 48},
+          Pictures{"wide", kU8, 3, 40, 60, 10, 75}, Pictures{"odd", kU8, 1, 21, 35, 7, 33},
+          Pictures{"real", kU8, 3, 224, 224, 14, 1152}, Pictures{"real_batch", kU8, 24, 224, 224, 14, 1152}}) {
+      const int64_t tokens = p.height / p.patch * (p.width / p.patch);
+      const int64_t depth = 3 * p.patch * p.patch;
       Maker m;
-      list.add(m.make(fmt::format("tiny.{}", type), PatchEmbed{.images = m.plain(kU8, {2, 28, 28, 3}, integers(0, 256)),
-                                                               .w = m.weight(kF32, 48, 588),
-                                                               .bias = m.vector(48),
-                                                               .positions = m.plain(kF32, {4, 48}, normal()),
-                                                               .out = m.out(dtype, {8, 48})}));
+      PatchEmbed a{.images = m.plain(p.pixels, {p.count, p.height, p.width, 3},
+                                     p.pixels == kU8 ? integers(0, 256) : normal(0.5)),
+                   .w = m.weight(kF32, p.cols, depth),
+                   .bias = m.vector(p.cols),
+                   .positions = m.plain(kF32, {tokens, p.cols}, normal()),
+                   .out = m.out(dtype, {p.count * tokens, p.cols}),
+                   .patch = static_cast<int32_t>(p.patch)};
+      Case made = m.make(fmt::format("{}.{}", p.name, type), a);
+      made.slow = made.bench = p.cols == 1152;
+      list.add(std::move(made));
     }
     for (const bool real : {false, true}) {
       const int64_t rows = real ? 64 : 6;

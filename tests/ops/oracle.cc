@@ -271,6 +271,10 @@ void compute(const AddRows& a, Buffers& buffers) {
   Matrix out(buffers, a.out);
   for (int64_t row = 0; row < x.rows(); ++row) {
     for (int64_t col = 0; col < x.cols(); ++col) {
+      if (x.unchecked(row, col)) {
+        out.leave_unchecked(row, col);
+        continue;
+      }
       const Number l = x.at(row, col);
       const double r = table.value(row % table.rows(), col);
       out.store(row, col, l.value + r, l.bound + kF32Unit * std::fabs(l.value + r));

@@ -8,9 +8,10 @@ namespace {
 // Casts to these codes, and every operation with weights of them.
 void add_scaled(List& list, DType codes) {
   const std::string_view type = dtype_name(codes);
-  const MatrixShape rows[] = {{"edge", 3, 513, false},  {"odd_view", 9, 129, false, 5}, {"view", 33, 256, false, 8},
-                              {"one_col", 7, 1, false}, {"vision", 768, 1152, true},    {"prefix", 788, 2048, true},
-                              {"empty", 0, 64, false}};
+  const MatrixShape rows[] = {{"edge", 3, 513, false},         {"odd_view", 9, 129, false, 5},
+                              {"view", 33, 256, false, 8},     {"one_col", 7, 1, false},
+                              {"vision", 768, 1152, true},     {"prefix", 788, 2048, true},
+                              {"many_rows", 2050, 264, false}, {"empty", 0, 64, false}};
   for (const MatrixShape& s : rows) {
     for (const DType dtype : {kF32, kBf16}) {
       Maker m(s.margin);
@@ -26,9 +27,10 @@ void add_scaled(List& list, DType codes) {
       list.add(std::move(made));
     }
   }
-  const ProductShape products[] = {{"ragged", 33, 131, 75, 3}, {"depth", 70, 72, 200, 0}, {"tiles", 66, 136, 128, 0},
-                                   {"blocks", 70, 72, 208, 0}, {"one_row", 1, 40, 64, 0}, {"split", 6, 24, 3000, 0},
-                                   {"none", 0, 24, 64, 0}};
+  const ProductShape products[] = {{"ragged", 33, 131, 75, 3},      {"depth", 70, 72, 200, 0},
+                                   {"tiles", 66, 136, 128, 0},      {"blocks", 70, 72, 208, 0},
+                                   {"one_row", 1, 40, 64, 0},       {"split", 6, 24, 3000, 0},
+                                   {"many_rows", 2050, 24, 208, 0}, {"none", 0, 24, 64, 0}};
   for (const ProductShape& s : products) {
     for (const DType dtype : {kF32, kBf16}) {
       const std::string name = fmt::format("{}_{}.{}", type, s.name, type_word(dtype));

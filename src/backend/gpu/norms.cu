@@ -1,10 +1,12 @@
-// layer_norm, rms_norm, ada_rms_norm: one block a row, statistics in f32, one rounding at the store.
+// layer_norm, rms_norm, ada_rms_norm: a block a row, statistics in f32, one rounding at the store.
 //   layer_norm:   (x - mean) / sqrt(var + eps) · gain + bias
 //   rms_norm:     x / sqrt(mean(x²) + eps) · (1 + gain)
 //   ada_rms_norm: x / sqrt(mean(x²) + eps) · (1 + scale) + shift
 // x, out (M, W) bf16 or f32, out also codes with scales, of the results rounded to bf16; vectors (W) f32. A row is read
 // once and kept in registers (W ≤ 8192): eight neighbouring values a thread where rows are bf16 and aligned, else every
-// 256th.
+// 256th. Many such rows of W ≤ 2048 are taken by a wave each.
+#include <type_traits>
+
 #include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/codes.cuh"
 #include "backend/gpu/kernels.h"
@@ -16,6 +18,7 @@ enum class Norm { kLayer, kRms, kAdaRms };
 constexpr int kThreads = 256;
 constexpr int kKept = 32;  // values a thread keeps: W ≤ 8192
 constexpr int kMaxOctets = 1024;
+constexpr int64_t kManyRows = 2048;
 
 template <Norm kNorm, class X, class O>
 TENDON_KERNEL void __launch_bounds__(kThreads)
@@ -64,18 +67,21 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
   }
 }
 
-// One octet a thread. `scales`: of codes alone.
-template <Norm kNorm, class O>
-TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const float* gain, const float* bias, O* out,
-                                      int64_t out_stride, int cols, float eps, float* scales) {
+// Rows in octets. A row has a block, one octet a thread, or, where there are many rows, a wave (kWave): no barriers,
+// and enough loads under way for all of the memory's rate. `scales`: of codes alone.
+template <Norm kNorm, class O, int kOctets, bool kWave>
+TENDON_KERNEL void __launch_bounds__(kWave ? kThreads : kMaxOctets)
+    norm_octets_kernel(const Bf16* x, int64_t x_stride, const float* gain, const float* bias, O* out,
+                       int64_t out_stride, int rows, int cols, float eps, float* scales) {
   TENDON_SHARED(float, shared, kMaxOctets / kWarpSize);
-  const int col = static_cast<int>(threadIdx.x) * 8;
-  const bool valid = col < cols;
+  const int64_t row = kWave ? blockIdx.x * (kThreads / kWarpSize) + wave() : blockIdx.x;
+  const int first_col = (kWave ? lane() : static_cast<int>(threadIdx.x)) * 8;
+  const auto col_of = [&](int octet) { return first_col + octet * kWarpSize * 8; };
+  const auto row_sum = [&](float value) { return kWave ? wave_sum(value) : block_sum(value, shared); };
   launch_dependents();
-  float kept[8] = {};
   float gains[8] = {};
   float shifts[8] = {};
-  if (valid) {
+  const auto load_gains = [&](int col) {
 #pragma unroll
     for (int i = 0; i < 8; i += 4) {
       const Vec<float> g = load_vec(gain + col + i);
@@ -87,48 +93,59 @@ TENDON_KERNEL void norm_octets_kernel(const Bf16* x, int64_t x_stride, const flo
         shifts[i + j] = b.v[j];
       }
     }
-  }
+  };
+  if (!kWave && first_col < cols) load_gains(first_col);
   wait_for_producers();
-  if (valid) {
-    const Vec<Bf16> octet = load_vec(x + blockIdx.x * x_stride + col);
+  if (row >= rows) return;
+  Vec<Bf16> kept[kOctets] = {};
 #pragma unroll
-    for (int i = 0; i < 8; ++i) kept[i] = widen(octet.v[i]);
+  for (int o = 0; o < kOctets; ++o) {
+    if (col_of(o) < cols) kept[o] = load_vec(x + row * x_stride + col_of(o));
   }
   const auto width = static_cast<float>(cols);
   float mean = 0;
   if constexpr (kNorm == Norm::kLayer) {
     float sum = 0;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) sum += kept[i];
-    mean = block_sum(sum, shared) / width;
+    for (int o = 0; o < kOctets; ++o) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum += widen(kept[o].v[i]);
+    }
+    mean = row_sum(sum) / width;
   }
   float squares = 0;
 #pragma unroll
-  for (int i = 0; i < 8; ++i) squares += valid ? (kept[i] - mean) * (kept[i] - mean) : 0.0F;
-  const float scale = 1.0F / sqrtf(block_sum(squares, shared) / width + eps);
-  if constexpr (std::is_same_v<O, Bf16>) {
-    if (!valid) return;
-    Vec<Bf16> result;
+  for (int o = 0; o < kOctets; ++o) {
+    if (col_of(o) >= cols) continue;
 #pragma unroll
-    for (int i = 0; i < 8; ++i) result.v[i] = narrow<Bf16>((kept[i] - mean) * scale * gains[i] + shifts[i]);
-    store_vec(out + blockIdx.x * out_stride + col, result);
-  } else {
-    float results[8];
-    float largest = 0.0F;
+    for (int i = 0; i < 8; ++i) squares += (widen(kept[o].v[i]) - mean) * (widen(kept[o].v[i]) - mean);
+  }
+  const float scale = 1.0F / sqrtf(row_sum(squares) / width + eps);
+  float largest = 0.0F;  // of the results
+#pragma unroll
+  for (int o = 0; o < kOctets; ++o) {
+    if (col_of(o) >= cols) continue;
+    if (kWave) load_gains(col_of(o));
 #pragma unroll
     for (int i = 0; i < 8; ++i) {
-      results[i] = valid ? rounded<Bf16>((kept[i] - mean) * scale * gains[i] + shifts[i]) : 0.0F;
-      largest = fmaxf(largest, code_size(results[i]));
+      kept[o].v[i] = narrow<Bf16>((widen(kept[o].v[i]) - mean) * scale * gains[i] + shifts[i]);
+      if constexpr (!std::is_same_v<O, Bf16>) largest = fmaxf(largest, code_size(widen(kept[o].v[i])));
     }
-    const CodeScale<O> of_row(block_max(largest, shared));
-    if (threadIdx.x == 0) scales[blockIdx.x] = of_row.factor;
-    if (!valid) return;
-    struct alignas(8) Codes {
-      uint32_t four[2];
-    };
-    const Codes codes = {{of_row.four(results[0], results[1], results[2], results[3]),
-                          of_row.four(results[4], results[5], results[6], results[7])}};
-    *reinterpret_cast<Codes*>(out + blockIdx.x * out_stride + col) = codes;
+    if constexpr (std::is_same_v<O, Bf16>) store_vec(out + row * out_stride + col_of(o), kept[o]);
+  }
+  if constexpr (!std::is_same_v<O, Bf16>) {
+    const CodeScale<O> of_row(kWave ? wave_max(largest) : block_max(largest, shared));
+    if (first_col == 0) scales[row] = of_row.factor;
+#pragma unroll
+    for (int o = 0; o < kOctets; ++o) {
+      if (col_of(o) >= cols) continue;
+      const auto at = [&](int i) { return widen(kept[o].v[i]); };
+      struct alignas(8) Codes {
+        uint32_t four[2];
+      };
+      const Codes codes = {{of_row.four(at(0), at(1), at(2), at(3)), of_row.four(at(4), at(5), at(6), at(7))}};
+      *reinterpret_cast<Codes*>(out + row * out_stride + col_of(o)) = codes;
+    }
   }
 }
 
@@ -140,11 +157,27 @@ bool codes_in_octets(const Tensor& t) {
 template <Norm kNorm, class O>
 void launch_norm_octets(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out, float eps,
                         Stream stream) {
-  const auto threads = static_cast<unsigned>(ceil_div(x.cols(), 8 * kWarpSize) * kWarpSize);
-  launch<norm_octets_kernel<kNorm, O>>(
-      {.grid = dim3(static_cast<unsigned>(x.rows())), .block = dim3(threads), .stream = stream, .overlaps = true},
-      x.as<Bf16>(), x.row_stride, gain.as<float>(), bias.as<float>(), out.as<O>(), out.row_stride,
-      static_cast<int>(x.cols()), eps, out.scales);
+  const auto run = [&]<int kOctets, bool kWave>(std::integral_constant<int, kOctets>, std::bool_constant<kWave>) {
+    constexpr int kWaves = kThreads / kWarpSize;
+    const int64_t blocks = kWave ? ceil_div(x.rows(), kWaves) : x.rows();
+    const int64_t threads = kWave ? kThreads : ceil_div(x.cols(), 8 * kWarpSize) * kWarpSize;
+    launch<norm_octets_kernel<kNorm, O, kOctets, kWave>>({.grid = dim3(static_cast<unsigned>(blocks)),
+                                                          .block = dim3(static_cast<unsigned>(threads)),
+                                                          .stream = stream,
+                                                          .overlaps = true},
+                                                         x.as<Bf16>(), x.row_stride, gain.as<float>(), bias.as<float>(),
+                                                         out.as<O>(), out.row_stride, static_cast<int>(x.rows()),
+                                                         static_cast<int>(x.cols()), eps, out.scales);
+  };
+  constexpr int kNarrow = (1280 / 8 + kWarpSize - 1) / kWarpSize;  // octets a lane
+  constexpr int kWide = 2048 / 8 / kWarpSize;
+  if (x.rows() < kManyRows || x.cols() > 2048) {
+    run(std::integral_constant<int, 1>{}, std::bool_constant<false>{});
+  } else if (x.cols() <= kNarrow * 8 * kWarpSize) {
+    run(std::integral_constant<int, kNarrow>{}, std::bool_constant<true>{});
+  } else {
+    run(std::integral_constant<int, kWide>{}, std::bool_constant<true>{});
+  }
 }
 
 template <Norm kNorm>

@@ -13,6 +13,7 @@ namespace tendon::gpu {
 namespace {
 
 constexpr int kThreads = 256;
+constexpr int64_t kManyRows = 2048;
 
 template <class X>
 TENDON_DEVICE Vec<X> load_some(const X* row, int64_t col, int64_t cols, bool whole) {
@@ -87,33 +88,37 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
   }
 }
 
-// The same for rows of whole vectors, at most kHeld a thread: read once, all of it under way at the same time.
-template <int kHeld, class X, class Code>
+// The same for rows of whole vectors, at most kHeld a thread: read once, all of it under way at the same time. A row
+// has a block or, of many, a wave.
+template <int kHeld, bool kWave, class X, class Code>
 TENDON_KERNEL void __launch_bounds__(kThreads)
-    quantize_held_kernel(const X* x, int64_t x_stride, Code* out, int64_t out_stride, float* scales, int cols) {
+    quantize_held_kernel(const X* x, int64_t x_stride, Code* out, int64_t out_stride, float* scales, int rows,
+                         int cols) {
   constexpr int kStep = Vec<X>::kSize;
+  constexpr int kRowThreads = kWave ? kWarpSize : kThreads;
   TENDON_SHARED(float, largest_of_waves, kThreads / kWarpSize);
   launch_dependents();
   wait_for_producers();
-  const int64_t r = blockIdx.x;
+  const int64_t r = kWave ? blockIdx.x * (kThreads / kWarpSize) + wave() : blockIdx.x;
+  if (r >= rows) return;
   const X* const row = x + r * x_stride;
   Code* const to = out + r * out_stride;
-  const int first = static_cast<int>(threadIdx.x) * kStep;
+  const int first = (kWave ? lane() : static_cast<int>(threadIdx.x)) * kStep;
 
   Vec<X> held[kHeld];
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    const int col = first + i * kThreads * kStep;
+    const int col = first + i * kRowThreads * kStep;
     held[i] = col < cols ? load_vec(row + col) : Vec<X>{};
   }
   float largest = 0.0F;
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) largest = largest_of(held[i], largest);
-  const CodeScale<Code> scale(block_max(largest, largest_of_waves));
-  if (threadIdx.x == 0) scales[r] = scale.factor;
+  const CodeScale<Code> scale(kWave ? wave_max(largest) : block_max(largest, largest_of_waves));
+  if (first == 0) scales[r] = scale.factor;
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
-    const int col = first + i * kThreads * kStep;
+    const int col = first + i * kRowThreads * kStep;
     uint32_t packed[kStep / 4];
     pack_some(scale, held[i], packed);
     if (col < cols) store_codes(to + col, packed);
@@ -130,20 +135,26 @@ void launch_quantize_rows(const Cast& a, Stream stream) {
       const bool vectors = reinterpret_cast<uintptr_t>(a.x.data) % 16 == 0 && a.x.row_stride % step == 0 &&
                            reinterpret_cast<uintptr_t>(a.out.data) % static_cast<uintptr_t>(step) == 0 &&
                            a.out.row_stride % step == 0;
-      const LaunchShape shape{
-          .grid = static_cast<unsigned>(a.out.rows()), .block = kThreads, .stream = stream, .overlaps = true};
+      const auto shape = [&](int64_t blocks) {
+        return LaunchShape{
+            .grid = static_cast<unsigned>(blocks), .block = kThreads, .stream = stream, .overlaps = true};
+      };
+      const int64_t rows = a.out.rows();
       const int64_t of_all_threads = kThreads * step;
-      const auto run_held = [&]<int kHeld>(std::integral_constant<int, kHeld>) {
-        launch<quantize_held_kernel<kHeld, X, Code>>(shape, a.x.as<X>(), a.x.row_stride, a.out.as<Code>(),
-                                                     a.out.row_stride, a.out.scales, static_cast<int>(a.out.cols()));
+      const auto run_held = [&]<int kHeld, bool kWave>(std::integral_constant<int, kHeld>, std::bool_constant<kWave>) {
+        launch<quantize_held_kernel<kHeld, kWave, X, Code>>(
+            shape(kWave ? ceil_div(rows, kThreads / kWarpSize) : rows), a.x.as<X>(), a.x.row_stride, a.out.as<Code>(),
+            a.out.row_stride, a.out.scales, static_cast<int>(rows), static_cast<int>(a.out.cols()));
       };
       if (!vectors || a.out.cols() % step != 0 || a.out.cols() > 8 * of_all_threads) {
-        launch<quantize_rows_kernel<X, Code>>(shape, a.x.as<X>(), a.x.row_stride, a.out.as<Code>(), a.out.row_stride,
-                                              a.out.scales, a.out.cols(), vectors);
+        launch<quantize_rows_kernel<X, Code>>(shape(rows), a.x.as<X>(), a.x.row_stride, a.out.as<Code>(),
+                                              a.out.row_stride, a.out.scales, a.out.cols(), vectors);
+      } else if (rows >= kManyRows && a.out.cols() <= 8 * kWarpSize * step) {
+        run_held(std::integral_constant<int, 8>{}, std::true_type{});
       } else if (a.out.cols() <= of_all_threads) {
-        run_held(std::integral_constant<int, 1>{});
+        run_held(std::integral_constant<int, 1>{}, std::false_type{});
       } else {
-        run_held(std::integral_constant<int, 8>{});
+        run_held(std::integral_constant<int, 8>{}, std::false_type{});
       }
     });
   };
