@@ -51,7 +51,7 @@ std::vector<Case> rope_cases() {
   }
   for (const RopeShape& s : {RopeShape{"narrow", 97, 80, 2, 64}, RopeShape{"wide", 97, 144, 1, 256},
                              RopeShape{"kv_only", 300, 208, 0, 128}, RopeShape{"tiles", 300, 528, 2, 256}}) {
-    list.push_back(rope_case(s, kBf16, DType::kI8));
+    for (const DType codes : {DType::kI8, DType::kE4m3}) list.push_back(rope_case(s, kBf16, codes));
   }
   for (const DType weights : {kBf16, DType::kI8}) {
     list.push_back(rope_case({"prefix", 788, 2048, 8, 256, true}, kBf16, weights));

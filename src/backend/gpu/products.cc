@@ -203,11 +203,11 @@ Products::Choice Products::choose(const Product& p) const {
       }
     }
   }
-  if (library_takes(p)) return {fmt::format("{}:", library_->name()), why};
-  if (special_ != nullptr && is_scaled(p.w.dtype)) {  // where they are, own tiles multiply codes without tensor cores
+  if (special_ != nullptr && is_scaled(p.w.dtype)) {  // better at codes than a library, where there is one
     const std::vector<std::string> own = special_kernels(*special_, p);
     if (!own.empty()) return {fmt::format("{}:{}", special_->name(), own.front()), why};
   }
+  if (library_takes(p)) return {fmt::format("{}:", library_->name()), why};
   return {own_default(p), why};
 }
 

@@ -21,7 +21,7 @@ bool constant(const Tensor& t) { return t.value < 0; }
 
 // Rows that are copied in pieces of 16 bytes.
 bool operand_fits(const Tensor& t) {
-  return t.dtype == DType::kI8 ? t.row_stride % 16 == 0 && t.cols() % 16 == 0 && is_aligned(t.data) : aligned_rows(t);
+  return is_scaled(t.dtype) ? t.row_stride % 16 == 0 && t.cols() % 16 == 0 && is_aligned(t.data) : aligned_rows(t);
 }
 // Bytes of a row, in the pairs that copies count.
 int64_t row_pairs(const Tensor& t) { return t.cols() * static_cast<int64_t>(dtype_bytes(t.dtype)) / 2; }
@@ -45,9 +45,12 @@ class HopperProducts final : public SpecialProducts {
 
   std::string_view name() const override { return "wgmma"; }
   bool exists(std::string_view kernel) const override {
-    const Tiles all[] = {plain_tiles(),    gelu_tiles(),    gate_up_tiles(),    rope_tiles(),
-                         plain_i8_tiles(), gelu_i8_tiles(), gate_up_i8_tiles(), rope_i8_tiles()};
-    return std::ranges::any_of(all, [&](Tiles tiles) { return find(tiles, kernel) != nullptr; });
+    for (const DType operands : {DType::kBf16, DType::kI8, DType::kE4m3}) {
+      for (const Tail tail : {Tail::kPlain, Tail::kGelu, Tail::kGateUp, Tail::kRope}) {
+        if (find(tiles_of(operands, tail), kernel) != nullptr) return true;
+      }
+    }
+    return false;
   }
   std::vector<std::string> kernels(const Product& p) const override {
     std::vector<std::string> names;
@@ -64,12 +67,28 @@ class HopperProducts final : public SpecialProducts {
 
  private:
   using Tiles = std::span<const TileInstance>;
+  static Tiles tiles_of(DType operands, Tail tail) {
+    const auto pick = [&](Tiles bf16, Tiles i8, Tiles e4m3) {
+      return operands == DType::kI8 ? i8 : operands == DType::kE4m3 ? e4m3 : bf16;
+    };
+    switch (tail) {
+      case Tail::kPlain:
+        return pick(plain_tiles(), plain_i8_tiles(), plain_e4m3_tiles());
+      case Tail::kGelu:
+        return pick(gelu_tiles(), gelu_i8_tiles(), {});
+      case Tail::kGateUp:
+        return pick(gate_up_tiles(), gate_up_i8_tiles(), gate_up_e4m3_tiles());
+      case Tail::kRope:
+        return pick(rope_tiles(), rope_i8_tiles(), rope_e4m3_tiles());
+    }
+    return {};
+  }
   static Tiles tiles_for(const Product& p) {
-    const bool codes = p.w.dtype == DType::kI8;
-    if (p.rope.defined()) return codes ? rope_i8_tiles() : rope_tiles();
-    if (p.up.defined()) return codes ? gate_up_i8_tiles() : gate_up_tiles();
-    if (p.activation == Activation::kGeluTanh) return codes ? gelu_i8_tiles() : gelu_tiles();
-    return codes ? plain_i8_tiles() : plain_tiles();
+    const bool gelu = p.activation == Activation::kGeluTanh;
+    return tiles_of(p.w.dtype, p.rope.defined() ? Tail::kRope
+                               : p.up.defined() ? Tail::kGateUp
+                               : gelu           ? Tail::kGelu
+                                                : Tail::kPlain);
   }
   static const TileInstance* find(Tiles tiles, std::string_view kernel) {
     const auto found = std::ranges::find_if(tiles, [&](const TileInstance& t) { return t.shape.name() == kernel; });

@@ -20,7 +20,7 @@ struct WgmmaTile {
   // What is multiplied. Copies move 128 bytes along K at a time, whatever they hold.
   using Operand = Operand_;
   static constexpr bool kScaled = sizeof(Operand) == 1;
-  using Sum = std::conditional_t<kScaled, int32_t, float>;
+  using Sum = std::conditional_t<std::is_same_v<Operand, int8_t>, int32_t, float>;
   static constexpr int kWarpgroups = kWarpgroups_;  // that multiply
   static constexpr int kBlocks = kBlocks_;          // of 64 weight rows, per warpgroup
   static constexpr int kTokens = kTokens_;
@@ -31,6 +31,8 @@ struct WgmmaTile {
   static constexpr int kCluster = kClusterWeights * kClusterTokens * kParts;
   static constexpr int kWeights = 64 * kBlocks * kWarpgroups;
   static constexpr int kGroups = kTokens / 8;
+  // Sums of e4m3 products lose bits along K: where there are registers for it, they are added up in f32 stage by stage.
+  static constexpr bool kWidens = std::is_same_v<Operand, E4m3> && 8 * kBlocks * kGroups <= 208;
   static constexpr int kMultipliers = 128 * kWarpgroups;
   static constexpr int kThreads = kMultipliers + 128;
   static constexpr int kStageBytes = (kWeights + kTokens) * kRowBytes;

@@ -1,8 +1,8 @@
 // y = x · wᵀ and what follows it, on wgmma: the weights are the rows of the tensor cores' tiles and the tokens their
 // columns, so that a tile fits any number of tokens in steps of eight.
 //   w (N, K) bf16 [gate and up: two of them], x (M, K) bf16, out (M, N) bf16, bias (N) f32, residual (M, N) bf16.
-//   K, N multiples of 8, all rows 16-byte aligned. x and w may be i8 codes, K a multiple of 16: sums of whole numbers,
-//   times the scales of their rows before anything else follows.
+//   K, N multiples of 8, all rows 16-byte aligned. x and w may be codes of one kind, K a multiple of 16: the scales
+//   of their rows meet the sums before anything else follows. Sums of i8 codes are whole numbers.
 // One warpgroup copies: boxes of 128 bytes along K, by TMA, into a ring of stages; blocks of a cluster share what they
 // have in common. The others multiply 64 · kBlocks weight rows each and run through the ring independently, so that
 // one's epilogue hides behind the other's products. Gate and up rows alternate by eight in a tile (the copy interleaves
@@ -45,7 +45,8 @@ struct TileScales {
     }
   }
   // Tokens' scales go round through the memory where sums are turned later.
-  TENDON_DEVICE void apply(const Ring<T>& ring, int warpgroup, const int32_t (&sums)[T::kBlocks][4 * T::kGroups],
+  template <class Sum>
+  TENDON_DEVICE void apply(const Ring<T>& ring, int warpgroup, const Sum (&sums)[T::kBlocks][4 * T::kGroups],
                            float (&numbers)[T::kBlocks][4 * T::kGroups]) const {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     const uint32_t all = ring.turn(warpgroup);
@@ -87,6 +88,11 @@ TENDON_DEVICE void finish_tile(const float (&sums)[T::kBlocks][4 * T::kGroups], 
   }
 }
 
+// One step of a tile's products.
+template <class T>
+using Step = std::conditional_t<std::is_same_v<typename T::Operand, int8_t>, WgmmaI8<T::kGroups>,
+                                std::conditional_t<T::kScaled, WgmmaE4m3<T::kGroups>, Wgmma<T::kGroups>>>;
+
 struct NoScales {
   TENDON_DEVICE NoScales(const TileArgs&, int, int) {}
 };
@@ -107,6 +113,20 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
                                                     : place.rank(w + (w >= place.weights), place.tokens));
     }
   };
+  const auto multiply_stage = [&](typename T::Sum(&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& from, bool adds) {
+    const uint64_t w = swizzled_rows(from.weights() + warpgroup * T::kBlocks * 64 * kRowBytes);
+    const uint64_t x = swizzled_rows(from.tokens());
+    wgmma_begin();
+#pragma unroll
+    for (int k = 0; k < kDepth / 16; ++k) {
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+        Step<T>::run(sums[block], w + block * (64 * kRowBytes / 16) + k * kDescriptorStep, x + k * kDescriptorStep,
+                     adds || k > 0);
+      }
+    }
+    wgmma_commit();
+  };
   typename T::Sum sums[T::kBlocks][4 * T::kGroups];
   for (int tile = first_tile; tile < a.tiles; tile += tile_stride) {
     const int first_weight = place.first_weight(a, tile) + warpgroup * 64 * T::kBlocks;
@@ -124,39 +144,46 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
     }
     [[maybe_unused]] const std::conditional_t<T::kScaled, TileScales<T, kTail>, NoScales> scales(
         a, first_col, place.first_token(a, tile));
-    Ring<T> used = ring;
-    for (int step = begin; step < end; ++step) {
-      wait_phase(ring.full(), ring.phase);
-      const uint64_t w = swizzled_rows(ring.weights() + warpgroup * T::kBlocks * 64 * kRowBytes);
-      const uint64_t x = swizzled_rows(ring.tokens());
-      wgmma_begin();
-#pragma unroll
-      for (int k = 0; k < kDepth / 16; ++k) {
+    const auto finish = [&](const auto& whole) {
+      if constexpr (T::kScaled) {
+        float numbers[T::kBlocks][4 * T::kGroups];
+        scales.apply(ring, warpgroup, whole, numbers);
+        finish_tile<T, kTail>(numbers, a, ring, place, warpgroup, tile, first_col, bias);
+      } else {
+        finish_tile<T, kTail>(whole, a, ring, place, warpgroup, tile, first_col, bias);
+      }
+    };
+    if constexpr (T::kWidens) {
+      float totals[T::kBlocks][4 * T::kGroups] = {};
+      for (int step = begin; step < end; ++step, ring.next()) {
+        wait_phase(ring.full(), ring.phase);
+        multiply_stage(sums, ring, false);
+        wgmma_wait<0>();
+        release(ring);
 #pragma unroll
         for (int block = 0; block < T::kBlocks; ++block) {
-          using Step = std::conditional_t<T::kScaled, WgmmaI8<T::kGroups>, Wgmma<T::kGroups>>;
-          Step::run(sums[block], w + block * (64 * kRowBytes / 16) + k * kDescriptorStep, x + k * kDescriptorStep,
-                    step > begin || k > 0);
+          hold(sums[block]);
+#pragma unroll
+          for (int i = 0; i < 4 * T::kGroups; ++i) totals[block][i] += sums[block][i];
         }
       }
-      wgmma_commit();
-      if (step > begin) {
-        wgmma_wait<1>();
-        release(used);
-      }
-      used = ring;
-      ring.next();
-    }
-    wgmma_wait<0>();
-    release(used);
-#pragma unroll
-    for (int block = 0; block < T::kBlocks; ++block) hold(sums[block]);
-    if constexpr (T::kScaled) {
-      float numbers[T::kBlocks][4 * T::kGroups];
-      scales.apply(ring, warpgroup, sums, numbers);
-      finish_tile<T, kTail>(numbers, a, ring, place, warpgroup, tile, first_col, bias);
+      finish(totals);
     } else {
-      finish_tile<T, kTail>(sums, a, ring, place, warpgroup, tile, first_col, bias);
+      Ring<T> used = ring;
+      for (int step = begin; step < end; ++step, ring.next()) {
+        wait_phase(ring.full(), ring.phase);
+        multiply_stage(sums, ring, step > begin);
+        if (step > begin) {
+          wgmma_wait<1>();
+          release(used);
+        }
+        used = ring;
+      }
+      wgmma_wait<0>();
+      release(used);
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) hold(sums[block]);
+      finish(sums);
     }
   }
 }

@@ -63,10 +63,13 @@ std::span<const TileInstance> plain_tiles();
 std::span<const TileInstance> gelu_tiles();
 std::span<const TileInstance> gate_up_tiles();
 std::span<const TileInstance> rope_tiles();
-// For i8 codes.
+// For codes.
 std::span<const TileInstance> plain_i8_tiles();
 std::span<const TileInstance> gelu_i8_tiles();
 std::span<const TileInstance> gate_up_i8_tiles();
 std::span<const TileInstance> rope_i8_tiles();
+std::span<const TileInstance> plain_e4m3_tiles();
+std::span<const TileInstance> gate_up_e4m3_tiles();
+std::span<const TileInstance> rope_e4m3_tiles();
 
 }  // namespace tendon::gpu::hopper

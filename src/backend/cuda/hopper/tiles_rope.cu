@@ -11,13 +11,12 @@ const TileInstance kTiles[] = {
     instance<WgmmaTile<2, 1, 64, 8, 1, 2>, Tail::kRope>(), instance<WgmmaTile<2, 2, 200, 3, 1, 2>, Tail::kRope>(),
 };
 // Of codes.
-template <int kBlocks, int kTokens, int kStages, int kClusterTokens = 1>
-using I8Tile = WgmmaTile<2, kBlocks, kTokens, kStages, 1, kClusterTokens, 1, int8_t>;
+template <int kTokens, int kStages>
+using I8Tile = WgmmaTile<2, 1, kTokens, kStages, 1, 2, 1, int8_t>;
 const TileInstance kI8Tiles[] = {
-    instance<I8Tile<1, 144, 5, 2>, Tail::kRope>(),
-    instance<I8Tile<1, 112, 6, 2>, Tail::kRope>(),
-    instance<I8Tile<1, 64, 8, 2>, Tail::kRope>(),
-    instance<I8Tile<2, 160, 4>, Tail::kRope>(),
+    instance<I8Tile<144, 5>, Tail::kRope>(),
+    instance<I8Tile<112, 6>, Tail::kRope>(),
+    instance<I8Tile<64, 8>, Tail::kRope>(),
 };
 
 }  // namespace

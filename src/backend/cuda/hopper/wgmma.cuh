@@ -201,6 +201,27 @@ TENDON_WGMMA(24, "192", "%96", "%97", "%98")
 TENDON_WGMMA(26, "208", "%104", "%105", "%106")
 #undef TENDON_WGMMA
 
+// The same for e4m3 codes: sums in f32, of which the card keeps some 13 bits behind the leading one.
+template <int kGroups>
+struct WgmmaE4m3;
+#define TENDON_WGMMA(groups, n, a_, b_, p_)                                                             \
+  template <> struct WgmmaE4m3<groups> {                                                                \
+    static TENDON_DEVICE void run(float (&d)[4 * groups], uint64_t a, uint64_t b, int add) {            \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                           \
+                   "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 {" TENDON_D##groups "}, " a_ \
+                   ", " b_ ", p, 1, 1;}"                                                                \
+                   : TENDON_F##groups(TENDON_FLOAT) : "l"(a), "l"(b), "r"(add));                        \
+    }                                                                                                   \
+  };
+TENDON_WGMMA(8, "64", "%32", "%33", "%34")
+TENDON_WGMMA(14, "112", "%56", "%57", "%58")
+TENDON_WGMMA(18, "144", "%72", "%73", "%74")
+TENDON_WGMMA(20, "160", "%80", "%81", "%82")
+TENDON_WGMMA(24, "192", "%96", "%97", "%98")
+TENDON_WGMMA(25, "200", "%100", "%101", "%102")
+TENDON_WGMMA(26, "208", "%104", "%105", "%106")
+#undef TENDON_WGMMA
+
 // The same as the first, with a (64, 16) in registers, as the sums of two products of 8 columns lie, in pairs of bf16: a[2c + h] is
 // row 16 · (warp % 4) + lane / 4 + 8h, columns 8c + 2 · (lane % 4) + {0, 1}.  b (8 · kGroups, 16), or, with kColumns,
 // (16, 8 · kGroups) with rows along K (swizzled_columns, narrow_columns).
