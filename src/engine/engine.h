@@ -31,7 +31,7 @@ std::optional<DType> parse_precision(std::string_view name);
 
 struct EngineOptions {
   // Of the operands of the large products: kF32, kBf16, kE4m3 ("fp8") or kI8 ("int8"); with the
-  // last two, weights and rows of vision and prefix have codes with scales, and all else is as in bf16.
+  // last two, weights and rows of the prefix have codes with scales, and all else is as in bf16.
   DType precision = DType::kBf16;
   int64_t steps = 10;  // N, Euler steps
   TimeRule time_rule = TimeRule::kOpenpi;

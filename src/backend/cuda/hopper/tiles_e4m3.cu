@@ -1,4 +1,5 @@
-// Tiles of products of e4m3 codes: with bias and residual, with rotation, and GELU(gate) · up (tile.cuh has the kernel).
+// Tiles of products of e4m3 codes: with bias and residual, with rotation, and GELU(gate) · up (tile.cuh has the
+// kernel).
 #include "backend/cuda/hopper/instance.cuh"
 
 namespace tendon::gpu::hopper {
