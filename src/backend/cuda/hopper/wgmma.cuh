@@ -136,15 +136,15 @@ struct Wgmma;
 #define TENDON_F31(c) TENDON_F30(c),c(d[120]),c(d[121]),c(d[122]),c(d[123])
 #define TENDON_D32 TENDON_D31 ",%124,%125,%126,%127"
 #define TENDON_F32(c) TENDON_F31(c),c(d[124]),c(d[125]),c(d[126]),c(d[127])
-#define TENDON_WGMMA(groups, n, a_, b_, p_)                                                               \
-  template <> struct Wgmma<groups> {                                                                      \
-    static TENDON_DEVICE void run(float (&d)[4 * groups], uint64_t a, uint64_t b, int add) {              \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                             \
-                   "wgmma.mma_async.sync.aligned.m64n" n "k16.f32.bf16.bf16 {" TENDON_D##groups "}, " a_  \
-                   ", " b_ ", p, 1, 1, 0, 0;}"                                                            \
-                   : TENDON_F##groups(TENDON_FLOAT) : "l"(a), "l"(b), "r"(add));                                        \
-    }                                                                                                     \
+#define TENDON_WGMMA_OF(name, sum, held, types, flags, groups, n, a_, b_, p_)                                 \
+  template <> struct name<groups> {                                                                          \
+    static TENDON_DEVICE void run(sum (&d)[4 * groups], uint64_t a, uint64_t b, int add) {                    \
+      asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                                 \
+                   "wgmma.mma_async.sync.aligned.m64n" n types " {" TENDON_D##groups "}, " a_ ", " b_ ", p" flags ";}" \
+                   : TENDON_F##groups(held) : "l"(a), "l"(b), "r"(add));                                      \
+    }                                                                                                         \
   };
+#define TENDON_WGMMA(...) TENDON_WGMMA_OF(Wgmma, float, TENDON_FLOAT, "k16.f32.bf16.bf16", ", 1, 1, 0, 0", __VA_ARGS__)
 TENDON_WGMMA(1, "8", "%4", "%5", "%6")
 TENDON_WGMMA(2, "16", "%8", "%9", "%10")
 TENDON_WGMMA(3, "24", "%12", "%13", "%14")
@@ -182,15 +182,7 @@ TENDON_WGMMA(32, "256", "%128", "%129", "%130")
 // The same for i8 codes, a step of 32 bytes: sums of whole numbers, for an even number of groups.
 template <int kGroups>
 struct WgmmaI8;
-#define TENDON_WGMMA(groups, n, a_, b_, p_)                                                             \
-  template <> struct WgmmaI8<groups> {                                                                  \
-    static TENDON_DEVICE void run(int32_t (&d)[4 * groups], uint64_t a, uint64_t b, int add) {          \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                           \
-                   "wgmma.mma_async.sync.aligned.m64n" n "k32.s32.s8.s8 {" TENDON_D##groups "}, " a_    \
-                   ", " b_ ", p;}"                                                                      \
-                   : TENDON_F##groups(TENDON_INT) : "l"(a), "l"(b), "r"(add));                          \
-    }                                                                                                   \
-  };
+#define TENDON_WGMMA(...) TENDON_WGMMA_OF(WgmmaI8, int32_t, TENDON_INT, "k32.s32.s8.s8", "", __VA_ARGS__)
 TENDON_WGMMA(8, "64", "%32", "%33", "%34")
 TENDON_WGMMA(12, "96", "%48", "%49", "%50")
 TENDON_WGMMA(14, "112", "%56", "%57", "%58")
@@ -204,15 +196,7 @@ TENDON_WGMMA(26, "208", "%104", "%105", "%106")
 // The same for e4m3 codes: sums in f32, of which the card keeps some 13 bits behind the leading one.
 template <int kGroups>
 struct WgmmaE4m3;
-#define TENDON_WGMMA(groups, n, a_, b_, p_)                                                             \
-  template <> struct WgmmaE4m3<groups> {                                                                \
-    static TENDON_DEVICE void run(float (&d)[4 * groups], uint64_t a, uint64_t b, int add) {            \
-      asm volatile("{.reg .pred p; setp.ne.b32 p, " p_ ", 0;"                                           \
-                   "wgmma.mma_async.sync.aligned.m64n" n "k32.f32.e4m3.e4m3 {" TENDON_D##groups "}, " a_ \
-                   ", " b_ ", p, 1, 1;}"                                                                \
-                   : TENDON_F##groups(TENDON_FLOAT) : "l"(a), "l"(b), "r"(add));                        \
-    }                                                                                                   \
-  };
+#define TENDON_WGMMA(...) TENDON_WGMMA_OF(WgmmaE4m3, float, TENDON_FLOAT, "k32.f32.e4m3.e4m3", ", 1, 1", __VA_ARGS__)
 TENDON_WGMMA(8, "64", "%32", "%33", "%34")
 TENDON_WGMMA(14, "112", "%56", "%57", "%58")
 TENDON_WGMMA(18, "144", "%72", "%73", "%74")
