@@ -37,7 +37,7 @@ class Ladder {
   }
 
   int run() {
-    for (const Rung& rung : ladder_rungs()) {
+    for (const Rung& rung : ladder_rungs(options_.model.precision)) {
       try {
         results_.push_back(measure_rung(rung));
       } catch (const Error& error) {
@@ -76,7 +76,7 @@ class Ladder {
       distance.add(actions.data(), reference_.data(), std::ssize(actions));
       result.relative = distance.relative(), result.max_abs = distance.max_abs, result.cosine = distance.cosine();
     }
-    floor_ = floor_of(engine.plan(), backend->info().limits, engine.options().precision);
+    if (rung.precision.empty()) floor_ = floor_of(engine.plan(), backend->info().limits, engine.options().precision);
     return result;
   }
 
@@ -144,8 +144,12 @@ class Ladder {
     fmt::print("\n");
     for (const RungResult& r : results_) fmt::print("{:<20} {}\n", r.rung.name, r.rung.what);
     if (floor_.ms) {
-      fmt::print("\nfloor {:.2f} ms: the first rung is {:.0f} % of it, the last {:.0f} %\n", *floor_.ms,
-                 100 * *floor_.ms / results_.front().p50_ms, 100 * *floor_.ms / results_.back().p50_ms);
+      const auto share = [&](const RungResult& r) { return 100 * *floor_.ms / r.p50_ms; };
+      const auto last = std::ranges::find_if(results_.rbegin(), results_.rend(),
+                                             [](const RungResult& r) { return r.rung.precision.empty(); });
+      fmt::print("\nfloor in {} {:.2f} ms: of it the rung '{}' reaches {:.0f} %, '{}' {:.0f} %\n",
+                 options_.model.precision, *floor_.ms, results_.front().rung.name, share(results_.front()),
+                 last->rung.name, share(*last));
     } else {
       fmt::print("\nno floor: {}\n", floor_.missing);
     }
@@ -173,11 +177,12 @@ class Ladder {
                   {"what", r.rung.what},
                   {"graph", r.rung.graph},
                   {"gemm_table", r.rung.gemm_table},
+                  {"precision", r.rung.precision.empty() ? options_.model.precision : r.rung.precision},
                   {"expand", r.rung.expand},
                   {"without", r.rung.without},
                   {"p50_ms", r.p50_ms},
                   {"times_first", results_.front().p50_ms / r.p50_ms},
-                  {"share_of_floor", floor_.ms ? Json(*floor_.ms / r.p50_ms) : Json()},
+                  {"share_of_floor", floor_.ms && r.rung.precision.empty() ? Json(*floor_.ms / r.p50_ms) : Json()},
                   {"kernels", or_null(r.kernels)},
                   {"operations", r.operations},
                   {"relative", or_null(r.relative)},
@@ -208,7 +213,7 @@ void leave(std::vector<std::string>& list, std::initializer_list<std::string_vie
 
 }  // namespace
 
-std::vector<Rung> ladder_rungs() {
+std::vector<Rung> ladder_rungs(const std::string& precision) {
   const std::vector<std::string_view> fused = fused_operations();
   Rung rung{.name = "eager",
             .what = "one kernel an operation, launched one by one; products by the library's own choice",
@@ -235,6 +240,10 @@ std::vector<Rung> ladder_rungs() {
   add("few rows", "the action expert's products with norm and tail in one kernel, launches that overlap");
   leave(rung.expand, {"denoise_loop"});
   add("persistent loop", "all denoise steps as one kernel, where the card and the rows allow it");
+  if (precision == "bf16") {
+    rung.precision = "int8";
+    add("8-bit operands", "the prefix's products on i8 codes (--precision int8), another result than the rungs above");
+  }
   return rungs;
 }
 
@@ -242,6 +251,7 @@ ModelOptions on_rung(const ModelOptions& options, const Rung& rung) {
   ModelOptions model = options;
   model.no_graph = options.no_graph || !rung.graph;
   if (!rung.gemm_table) model.gemm_table = "none";
+  if (!rung.precision.empty()) model.precision = rung.precision;
   model.expand.insert(model.expand.end(), rung.expand.begin(), rung.expand.end());
   model.without.insert(model.without.end(), rung.without.begin(), rung.without.end());
   return model;

@@ -10,15 +10,17 @@
 
 namespace tendon::cli {
 
-// What a rung switches off; the last one switches off nothing.
+// What a rung switches off; the one that is served switches off nothing.
 struct Rung {
   std::string name, what;
   bool graph = true, gemm_table = true;
   std::vector<std::string> expand, without;  // as the options of these names
+  std::string precision = {};                // in place of the user's; empty: the user's
 };
 
-// From the plainest to the one that is served; each adds one thing to the one before.
-std::vector<Rung> ladder_rungs();
+// From the plainest to the one that is served; each adds one thing to the one before. Of bf16, one with 8-bit operands
+// comes behind it.
+std::vector<Rung> ladder_rungs(const std::string& precision);
 
 // The user's options with the rung's.
 ModelOptions on_rung(const ModelOptions& options, const Rung& rung);

@@ -466,7 +466,7 @@ TEST(Command, ClimbsTheLadder) {
       command("ladder --backend sim --checkpoint synthetic:pi0-tiny --steps 1 --iters 1 --json " + out);
   ASSERT_EQ(result.code, 0) << result.text;
   const nlohmann::json ladder = nlohmann::json::parse(read_text(out));
-  ASSERT_EQ(ladder["rungs"].size(), 8U);
+  ASSERT_EQ(ladder["rungs"].size(), 9U);
   EXPECT_TRUE(ladder["rungs"][0]["kernels"].is_null());  // no graph to count in
   size_t before = std::numeric_limits<size_t>::max();
   for (size_t i = 1; i < 8; ++i) {

@@ -255,18 +255,21 @@ TEST(Ladder, ClimbsOnAHostAndDrawsIt) {
   const json ladder = run_json({"ladder", "--checkpoint", "synthetic:pi0-tiny", "--backend", "cpu", "--steps", "1",
                                 "--iters", "1", "--json", "-", "--svg", svg});
   EXPECT_EQ(ladder["kind"], "ladder");
-  ASSERT_EQ(ladder["rungs"].size(), 8U);
+  ASSERT_EQ(ladder["rungs"].size(), 9U);
   EXPECT_EQ(ladder["rungs"][0]["rung"], "eager");
   EXPECT_EQ(ladder["rungs"][0]["graph"], false);
   for (const json& rung : ladder["rungs"]) {
     EXPECT_GT(rung["p50_ms"], 0.0);
-    EXPECT_LT(rung["relative"], 0.05);  // bf16 against f32
+    EXPECT_LT(rung["relative"], 0.08);  // bf16 and codes against f32
   }
-  // The last rung is what is served.
+  // The last rung but one is what is served.
   EXPECT_TRUE(ladder["rungs"][7]["graph"]);
   EXPECT_TRUE(ladder["rungs"][7]["gemm_table"]);
   EXPECT_TRUE(ladder["rungs"][7]["expand"].empty());
   EXPECT_TRUE(ladder["rungs"][7]["without"].empty());
+  EXPECT_EQ(ladder["rungs"][7]["precision"], "bf16");
+  EXPECT_EQ(ladder["rungs"][8]["precision"], "int8");
+  EXPECT_GT(ladder["rungs"][8]["relative"], ladder["rungs"][7]["relative"].get<double>());
   EXPECT_THAT(read_text(svg), testing::AllOf(HasSubstr("<svg"), HasSubstr("persistent loop"), HasSubstr("</svg>")));
   expect_refused({"ladder", "--checkpoint", "synthetic:pi0-tiny", "--against", "f64"}, 2, {"--against"});
 }
