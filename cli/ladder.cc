@@ -56,6 +56,9 @@ class Ladder {
   }
 
  private:
+  // The floor is that of the user's precision.
+  bool has_floor(const Rung& rung) const { return rung.precision == options_.model.precision; }
+
   RungResult measure_rung(const Rung& rung) {
     const ModelOptions model = on_rung(options_.model, rung);
     const std::unique_ptr<Backend> backend = make_backend(model.backend, model.backend_options());
@@ -76,7 +79,7 @@ class Ladder {
       distance.add(actions.data(), reference_.data(), std::ssize(actions));
       result.relative = distance.relative(), result.max_abs = distance.max_abs, result.cosine = distance.cosine();
     }
-    if (rung.precision.empty()) floor_ = floor_of(engine.plan(), backend->info().limits, engine.options().precision);
+    if (has_floor(rung)) floor_ = floor_of(engine.plan(), backend->info().limits, engine.options().precision);
     return result;
   }
 
@@ -146,7 +149,7 @@ class Ladder {
     if (floor_.ms) {
       const auto share = [&](const RungResult& r) { return 100 * *floor_.ms / r.p50_ms; };
       const auto last = std::ranges::find_if(results_.rbegin(), results_.rend(),
-                                             [](const RungResult& r) { return r.rung.precision.empty(); });
+                                             [&](const RungResult& r) { return has_floor(r.rung); });
       fmt::print("\nfloor in {} {:.2f} ms: of it the rung '{}' reaches {:.0f} %, '{}' {:.0f} %\n",
                  options_.model.precision, *floor_.ms, results_.front().rung.name, share(results_.front()),
                  last->rung.name, share(*last));
@@ -177,12 +180,12 @@ class Ladder {
                   {"what", r.rung.what},
                   {"graph", r.rung.graph},
                   {"gemm_table", r.rung.gemm_table},
-                  {"precision", r.rung.precision.empty() ? options_.model.precision : r.rung.precision},
+                  {"precision", r.rung.precision},
                   {"expand", r.rung.expand},
                   {"without", r.rung.without},
                   {"p50_ms", r.p50_ms},
                   {"times_first", results_.front().p50_ms / r.p50_ms},
-                  {"share_of_floor", floor_.ms && r.rung.precision.empty() ? Json(*floor_.ms / r.p50_ms) : Json()},
+                  {"share_of_floor", floor_.ms && has_floor(r.rung) ? Json(*floor_.ms / r.p50_ms) : Json()},
                   {"kernels", or_null(r.kernels)},
                   {"operations", r.operations},
                   {"relative", or_null(r.relative)},
@@ -220,7 +223,8 @@ std::vector<Rung> ladder_rungs(const std::string& precision) {
             .graph = false,
             .gemm_table = false,
             .expand = {fused.begin(), fused.end()},
-            .without = {"attention (mma", "attention (wgmma", "attention_cluster", "few_rows"}};
+            .without = {"attention (mma", "attention (wgmma", "attention_cluster", "few_rows"},
+            .precision = precision};
   std::vector<Rung> rungs{rung};
   const auto add = [&](const char* name, const char* what) {
     rung.name = name, rung.what = what;
@@ -251,7 +255,7 @@ ModelOptions on_rung(const ModelOptions& options, const Rung& rung) {
   ModelOptions model = options;
   model.no_graph = options.no_graph || !rung.graph;
   if (!rung.gemm_table) model.gemm_table = "none";
-  if (!rung.precision.empty()) model.precision = rung.precision;
+  model.precision = rung.precision;
   model.expand.insert(model.expand.end(), rung.expand.begin(), rung.expand.end());
   model.without.insert(model.without.end(), rung.without.begin(), rung.without.end());
   return model;

@@ -15,7 +15,7 @@ struct Rung {
   std::string name, what;
   bool graph = true, gemm_table = true;
   std::vector<std::string> expand, without;  // as the options of these names
-  std::string precision = {};                // in place of the user's; empty: the user's
+  std::string precision;
 };
 
 // From the plainest to the one that is served; each adds one thing to the one before. Of bf16, one with 8-bit operands
