@@ -16,6 +16,8 @@ size_t resize_frames_workspace_bytes(const ResizeFrames& a);
 void launch_resize_frames(const ResizeFrames& a, void* workspace, Stream stream);
 void launch_patchify(const Patchify& a, Stream stream);
 void launch_add_rows(const AddRows& a, Stream stream);
+// From so many rows on, norms and what makes codes give a row a wave in place of a block.
+constexpr int64_t kManyRows = 2048;
 // Norms may write codes where this holds: what launch_cast makes of their results in bf16.
 bool norm_makes_codes(const Tensor& x, const Tensor& gain, const Tensor& bias, const Tensor& out);
 void launch_layer_norm(const LayerNorm& a, Stream stream);

@@ -18,7 +18,6 @@ enum class Norm { kLayer, kRms, kAdaRms };
 constexpr int kThreads = 256;
 constexpr int kKept = 32;  // values a thread keeps: W ≤ 8192
 constexpr int kMaxOctets = 1024;
-constexpr int64_t kManyRows = 2048;
 
 template <Norm kNorm, class X, class O>
 TENDON_KERNEL void __launch_bounds__(kThreads)

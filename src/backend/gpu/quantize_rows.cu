@@ -13,7 +13,6 @@ namespace tendon::gpu {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int64_t kManyRows = 2048;
 
 template <class X>
 TENDON_DEVICE Vec<X> load_some(const X* row, int64_t col, int64_t cols, bool whole) {

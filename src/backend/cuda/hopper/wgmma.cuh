@@ -179,10 +179,16 @@ TENDON_WGMMA(31, "248", "%124", "%125", "%126")
 TENDON_WGMMA(32, "256", "%128", "%129", "%130")
 #undef TENDON_WGMMA
 
-// The same for i8 codes, a step of 32 bytes: sums of whole numbers, for an even number of groups.
+// The same for codes, a step of 32 bytes. Of i8: sums of whole numbers, for an even number of groups. Of e4m3: sums in
+// f32, of which the card keeps some 13 bits behind the leading one.
 template <int kGroups>
 struct WgmmaI8;
-#define TENDON_WGMMA(...) TENDON_WGMMA_OF(WgmmaI8, int32_t, TENDON_INT, "k32.s32.s8.s8", "", __VA_ARGS__)
+template <int kGroups>
+struct WgmmaE4m3;
+#define TENDON_WGMMA_E4M3(...) TENDON_WGMMA_OF(WgmmaE4m3, float, TENDON_FLOAT, "k32.f32.e4m3.e4m3", ", 1, 1", __VA_ARGS__)
+#define TENDON_WGMMA(...)                                                        \
+  TENDON_WGMMA_OF(WgmmaI8, int32_t, TENDON_INT, "k32.s32.s8.s8", "", __VA_ARGS__) \
+  TENDON_WGMMA_E4M3(__VA_ARGS__)
 TENDON_WGMMA(8, "64", "%32", "%33", "%34")
 TENDON_WGMMA(12, "96", "%48", "%49", "%50")
 TENDON_WGMMA(14, "112", "%56", "%57", "%58")
@@ -190,21 +196,10 @@ TENDON_WGMMA(16, "128", "%64", "%65", "%66")
 TENDON_WGMMA(18, "144", "%72", "%73", "%74")
 TENDON_WGMMA(20, "160", "%80", "%81", "%82")
 TENDON_WGMMA(24, "192", "%96", "%97", "%98")
+TENDON_WGMMA_E4M3(25, "200", "%100", "%101", "%102")
 TENDON_WGMMA(26, "208", "%104", "%105", "%106")
 #undef TENDON_WGMMA
-
-// The same for e4m3 codes: sums in f32, of which the card keeps some 13 bits behind the leading one.
-template <int kGroups>
-struct WgmmaE4m3;
-#define TENDON_WGMMA(...) TENDON_WGMMA_OF(WgmmaE4m3, float, TENDON_FLOAT, "k32.f32.e4m3.e4m3", ", 1, 1", __VA_ARGS__)
-TENDON_WGMMA(8, "64", "%32", "%33", "%34")
-TENDON_WGMMA(14, "112", "%56", "%57", "%58")
-TENDON_WGMMA(18, "144", "%72", "%73", "%74")
-TENDON_WGMMA(20, "160", "%80", "%81", "%82")
-TENDON_WGMMA(24, "192", "%96", "%97", "%98")
-TENDON_WGMMA(25, "200", "%100", "%101", "%102")
-TENDON_WGMMA(26, "208", "%104", "%105", "%106")
-#undef TENDON_WGMMA
+#undef TENDON_WGMMA_E4M3
 
 // The same as the first, with a (64, 16) in registers, as the sums of two products of 8 columns lie, in pairs of bf16: a[2c + h] is
 // row 16 · (warp % 4) + lane / 4 + 8h, columns 8c + 2 · (lane % 4) + {0, 1}.  b (8 · kGroups, 16), or, with kColumns,

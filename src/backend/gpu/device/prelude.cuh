@@ -250,28 +250,24 @@ TENDON_DEVICE float fast_exp(float x) { return __expf(x); }
 TENDON_DEVICE float fast_divide(float x, float y) { return __fdividef(x, y); }
 
 // 2ˣ and 1/x by the card's own units, to a few units in the last place; what is smaller than 2⁻¹²⁶ counts as zero.
-TENDON_DEVICE float fast_exp2(float x) {
 #if defined(TENDON_SIMT)
-  return std::exp2(x);
+TENDON_DEVICE float fast_exp2(float x) { return std::exp2(x); }
+TENDON_DEVICE float fast_reciprocal(float x) { return 1.0F / x; }
 #elif defined(__HIP__)
-  return __builtin_amdgcn_exp2f(x);
+TENDON_DEVICE float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+TENDON_DEVICE float fast_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 #else
+TENDON_DEVICE float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-#endif
 }
 TENDON_DEVICE float fast_reciprocal(float x) {
-#if defined(TENDON_SIMT)
-  return 1.0F / x;
-#elif defined(__HIP__)
-  return __builtin_amdgcn_rcpf(x);
-#else
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
-#endif
 }
+#endif
 
 // ½x(1 + tanh(u)) = x / (1 + exp(-2u)), u = √(2/π)·(x + 0.044715·x³): no cancellation in the tails. The tails of
 // products are as long as this is.
