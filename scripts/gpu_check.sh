@@ -180,6 +180,8 @@ if wanted ops; then
     step ops 150 "$op_check" test --backend "$backend" --max-elements 1000 --verbose
   else
     step ops 150 "$op_check" test --backend "$backend" --verbose
+    [[ $backend != cuda ]] || step ops_tiles 60 "$op_check" test --backend cuda --filter tile_ \
+      --gemm-table tests/data/gemm/hopper_tiles.csv --verbose
     step ops_slow 180 "$op_check" test --backend "$backend" --slow --verbose
     step ops_bench 120 "$op_check" bench --backend "$backend" --seconds 0.05 --json "$out/log/ops_bench.json"
   fi
@@ -197,6 +199,10 @@ if wanted sanitizer; then
     memcheck=("$sanitizer" --tool memcheck --report-api-errors no --error-exitcode 9)
     step memcheck_ops_all 150 "${memcheck[@]}" "$op_check" test --backend "$backend"
     step memcheck_ops_slow 200 "${memcheck[@]}" "$op_check" test --backend "$backend" --slow --every 5
+    for tool in memcheck racecheck; do
+      step "${tool}_tiles" 120 "$sanitizer" --tool "$tool" --error-exitcode 9 "$op_check" test --backend "$backend" \
+        --filter tile_ --gemm-table tests/data/gemm/hopper_tiles.csv
+    done
     # The persistent loops with one layer and one step.
     for tool in memcheck racecheck synccheck; do
       step "${tool}_loop_ops" 150 "$sanitizer" --tool "$tool" --error-exitcode 9 "$op_check" test --backend "$backend" --slow \

@@ -8,6 +8,7 @@
 #include "maker.h"
 #include "rope_cases.h"
 #include "scaled_cases.h"
+#include "tile_cases.h"
 
 namespace tendon::op_check {
 namespace {
@@ -689,6 +690,7 @@ std::vector<Case> all_cases() {
   for (Case& scaled : scaled_cases()) list.add(std::move(scaled));
   for (Case& frames : frame_cases()) list.add(std::move(frames));
   for (Case& rope : rope_cases()) list.add(std::move(rope));
+  for (Case& tile : tile_cases()) list.add(std::move(tile));
   return list.take();
 }
 

@@ -33,7 +33,7 @@ Case rope_case(const RopeShape& s, DType dtype, DType weights) {
     a.wq = w.row_range(0, q_cols);
     a.q = m.out(dtype, {s.rows, q_cols});
   }
-  Case made = m.make(fmt::format("stacked_{}.{}", s.name, dtype_name(weights)), a);
+  Case made = m.make(fmt::format("tile_{}.{}", s.name, dtype_name(weights)), a);
   made.slow = made.bench = made.streamed = s.real;
   return made;
 }
@@ -45,12 +45,12 @@ std::vector<Case> rope_cases() {
   for (const DType dtype : {kBf16, kF32}) {
     for (const RopeShape& s : {RopeShape{"narrow", 97, 72, 2, 64}, RopeShape{"wide", 97, 136, 1, 256},
                                RopeShape{"kv_only", 300, 200, 0, 128}, RopeShape{"heads", 300, 200, 3, 64},
-                               RopeShape{"deep", 300, 520, 2, 256}, RopeShape{"tiles", 300, 264, 2, 256}}) {
+                               RopeShape{"deep", 300, 520, 2, 256}, RopeShape{"several", 300, 264, 2, 256}}) {
       list.push_back(rope_case(s, dtype, dtype));
     }
   }
   for (const RopeShape& s : {RopeShape{"narrow", 97, 80, 2, 64}, RopeShape{"wide", 97, 144, 1, 256},
-                             RopeShape{"kv_only", 300, 208, 0, 128}, RopeShape{"tiles", 300, 528, 2, 256}}) {
+                             RopeShape{"kv_only", 300, 208, 0, 128}, RopeShape{"several", 300, 528, 2, 256}}) {
     for (const DType codes : {DType::kI8, DType::kE4m3}) list.push_back(rope_case(s, kBf16, codes));
   }
   for (const DType weights : {kBf16, DType::kI8}) {

@@ -118,6 +118,11 @@ TENDON_DEVICE void shared_written() { asm volatile("fence.proxy.async.shared::ct
 
 // From shared memory to a box of a tensor. One thread stores; it waits until shared memory has been
 // read.
+TENDON_DEVICE void store_box(const CUtensorMap* map, uint32_t from, int c0, int c1) {
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map), "r"(from),
+               "r"(c0), "r"(c1)
+               : "memory");
+}
 TENDON_DEVICE void store_box(const CUtensorMap* map, uint32_t from, int c0, int c1, int c2, int c3) {
   asm volatile("cp.async.bulk.tensor.4d.global.shared::cta.bulk_group [%0, {%2, %3, %4, %5}], [%1];" ::"l"(map),
                "r"(from), "r"(c0), "r"(c1), "r"(c2), "r"(c3)
@@ -164,6 +169,20 @@ TENDON_DEVICE void store_transposed(uint32_t to, uint32_t a, uint32_t b) {
 TENDON_DEVICE void store_transposed(uint32_t to, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(to), "r"(a), "r"(b),
                "r"(c), "r"(d)
+               : "memory");
+}
+
+// The other way.
+TENDON_DEVICE void load_transposed(uint32_t from, uint32_t (&y)[2]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+               : "=r"(y[0]), "=r"(y[1])
+               : "r"(from)
+               : "memory");
+}
+TENDON_DEVICE void load_transposed(uint32_t from, uint32_t (&y)[4]) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+               : "=r"(y[0]), "=r"(y[1]), "=r"(y[2]), "=r"(y[3])
+               : "r"(from)
                : "memory");
 }
 

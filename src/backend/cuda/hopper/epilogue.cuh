@@ -57,18 +57,19 @@ TENDON_DEVICE uint32_t turned(int token, int piece) {
   return static_cast<uint32_t>((token * kPieces + (piece ^ (token & 7))) * 16);
 }
 
-// Rounds groups kGroup and kGroup + 1 (up to kEnd) of a block's sums and turns them; the first is the chunk's
-// kLocal-th.
-template <class T, Tail kTail, int kPart, int kGroup, int kEnd, int kLocal>
+// Rounds groups kGroup and kGroup + 1 (up to kEnd) of a block's sums and turns them to where the first is the kLocal-th
+// of eight tokens; `adds`: to what lies there.
+template <class T, int kPart, int kGroup, int kEnd, int kLocal>
 TENDON_DEVICE void turn_pair(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring, uint32_t buffer,
-                             int block, const float (&bias)[T::kBlocks][2]) {
+                             int block, const float (&bias)[T::kBlocks][2], bool adds) {
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
   const int matrix = lane() / 8;
   const uint32_t to = buffer + turned((kLocal + matrix / 2) * 8 + lane() % 8, warp * 2 + matrix % 2);
-  uint32_t pairs[4];
+  constexpr int kPairs = kGroup + 1 < kEnd ? 4 : 2;
+  uint32_t pairs[kPairs];
 #pragma unroll
-  for (int i = 0; i < 2; ++i) {
-    constexpr int kLast = kGroup + 1 < kEnd ? kGroup + 1 : kGroup;
+  for (int i = 0; i < kPairs / 2; ++i) {
+    constexpr int kLast = kGroup + kPairs / 2 - 1;
     float y[4];
     if (i == 0) {
       all_parts<T, kPart, kGroup>(&sums[block][4 * kGroup], ring, block, y);
@@ -78,14 +79,24 @@ TENDON_DEVICE void turn_pair(const float (&sums)[T::kBlocks][4 * T::kGroups], co
     hold(y);  // what follows is not computed for all chunks in front of the test for one
 #pragma unroll
     for (int j = 0; j < 4; ++j) y[j] += bias[block][j / 2];
-    if constexpr (kTail == Tail::kGelu) {
+    if constexpr (T::kTail == Tail::kGelu) {
 #pragma unroll
       for (int j = 0; j < 4; ++j) y[j] = gelu_tanh(y[j]);
     }
     pairs[2 * i] = pack_bf16(y[0], y[1]);
     pairs[2 * i + 1] = pack_bf16(y[2], y[3]);
   }
-  if constexpr (kGroup + 1 < kEnd) {
+  if constexpr (T::kTail == Tail::kPlain) {
+    if (adds) {
+      uint32_t residual[kPairs];
+      load_transposed(to, residual);
+#pragma unroll
+      for (int i = 0; i < kPairs; ++i) {
+        pairs[i] = pack_bf16(low_bf16(pairs[i]) + low_bf16(residual[i]), high_bf16(pairs[i]) + high_bf16(residual[i]));
+      }
+    }
+  }
+  if constexpr (kPairs == 4) {
     store_transposed(to, pairs[0], pairs[1], pairs[2], pairs[3]);
   } else {
     store_transposed(to, pairs[0], pairs[1]);
@@ -93,7 +104,7 @@ TENDON_DEVICE void turn_pair(const float (&sums)[T::kBlocks][4 * T::kGroups], co
 }
 
 // Turns chunk number `chunk` of part number `part`: tests until it finds the code for it, for registers have no index.
-template <class T, Tail kTail, int kPart, int kChunk>
+template <class T, int kPart, int kChunk>
 TENDON_DEVICE void turn_chunk(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring, uint32_t buffer,
                               int part, int chunk, int pass, const float (&bias)[T::kBlocks][2]) {
   constexpr int kFirst = T::template kBegin<kPart> + kChunk * kChunkGroups;
@@ -101,81 +112,67 @@ TENDON_DEVICE void turn_chunk(const float (&sums)[T::kBlocks][4 * T::kGroups], c
   if constexpr (kPart == T::kParts) {
     return;
   } else if constexpr (kFirst >= kEnd) {
-    turn_chunk<T, kTail, kPart + 1, 0>(sums, ring, buffer, part, chunk, pass, bias);
+    turn_chunk<T, kPart + 1, 0>(sums, ring, buffer, part, chunk, pass, bias);
   } else {
     if (part == kPart && chunk == kChunk) {
 #pragma unroll
       for (int block = 0; block < T::kBlocks; ++block) {
         if (block == pass) {
-          turn_pair<T, kTail, kPart, kFirst, kEnd, 0>(sums, ring, buffer, block, bias);
+          turn_pair<T, kPart, kFirst, kEnd, 0>(sums, ring, buffer, block, bias, false);
           if constexpr (kFirst + 2 < kEnd) {
-            turn_pair<T, kTail, kPart, kFirst + 2, kEnd, 2>(sums, ring, buffer, block, bias);
+            turn_pair<T, kPart, kFirst + 2, kEnd, 2>(sums, ring, buffer, block, bias, false);
           }
         }
       }
     } else {
-      turn_chunk<T, kTail, kPart, kChunk + 1>(sums, ring, buffer, part, chunk, pass, bias);
+      turn_chunk<T, kPart, kChunk + 1>(sums, ring, buffer, part, chunk, pass, bias);
     }
   }
 }
 
-// Finishes a warpgroup's sums of this block's part: turned in shared memory, a chunk of tokens at a time, so that a
-// token's columns leave in one piece. Two buffers take turns. A rolled loop: code that runs once costs more time to
-// fetch than to execute.
-template <class T, Tail kTail>
-TENDON_DEVICE void finish(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, const Ring<T>& ring,
-                          const Place<T>& place, int warpgroup, int first_col, int first_token,
-                          const float (&bias)[T::kBlocks][2]) {
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  const int first_group = place.part * T::kGroups / T::kParts;
-  const int groups = (place.part + 1) * T::kGroups / T::kParts - first_group;
-  const int chunks = (groups + kChunkGroups - 1) / kChunkGroups;
-  const int piece = thread % kPieces;
-  const int token = thread / kPieces;
-  const int row = first_token + first_group * 8 + token;
-  const int end = min(a.rows, first_token + (first_group + groups) * 8);
-  const bool adds = kTail == Tail::kPlain && a.residual != nullptr;
-  const int col = first_col + piece * 8;
-  Octet residual[kTurns] = {};
-  const auto load_residual = [&](int pass, int chunk) {
-#pragma unroll
-    for (int i = 0; i < kTurns; ++i) {
-      const int at = row + chunk * kTurnTokens + i * kTokenStep;
-      const int at_col = col + pass * 64;
-      if (at < end && at_col < a.cols) residual[i] = load_fresh(a.residual + at * a.residual_stride + at_col);
+// Turns a block's tokens of part number `part`, from group kGroup on.
+template <class T, int kPart, int kGroup>
+TENDON_DEVICE void turn_groups(const float (&sums)[T::kBlocks][4 * T::kGroups], const Ring<T>& ring, uint32_t strip,
+                               int part, int block, const float (&bias)[T::kBlocks][2], bool adds) {
+  constexpr int kBegin = T::template kBegin<kPart>;
+  constexpr int kEnd = T::template kBegin<kPart + 1>;
+  if constexpr (kGroup < kEnd) {
+    if (kGroup > kBegin || part == kPart) {
+      turn_pair<T, kPart, kGroup, kEnd, kGroup - kBegin>(sums, ring, strip, block, bias, adds);
+      turn_groups<T, kPart, kGroup + 2>(sums, ring, strip, part, block, bias, adds);
+    } else if constexpr (kPart + 1 < T::kParts) {
+      turn_groups<T, kPart + 1, kEnd>(sums, ring, strip, part, block, bias, adds);
     }
-  };
-  if (adds) load_residual(0, 0);
-  warpgroup_sync(1 + warpgroup);  // the buffers are read no more
-  uint32_t buffer = ring.turn(warpgroup);
-  const uint32_t both = buffer + buffer + T::kTurnBytes;
-#pragma unroll 1
-  for (int pass = 0; pass < T::kBlocks; ++pass) {
-#pragma unroll 1
-    for (int chunk = 0; chunk < chunks; ++chunk, buffer = both - buffer) {
-      turn_chunk<T, kTail, 0, 0>(sums, ring, buffer, place.part, chunk, pass, bias);
-      warpgroup_sync(1 + warpgroup);
+  }
+}
+
+// Finishes a warpgroup's sums of this block's part: gathered in shared memory, on the residual that was copied there,
+// from where 64 columns of all tokens leave by one copy.
+template <class T>
+TENDON_DEVICE void finish(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, const CUtensorMap* out,
+                          const Ring<T>& ring, const Place<T>& place, int warpgroup, int first_col, int first_token,
+                          const float (&bias)[T::kBlocks][2]) {
+  const int first_group = place.part * T::kGroups / T::kParts;
+  const int tokens = (place.part + 1) * T::kGroups / T::kParts * 8 - first_group * 8;
+  first_token += first_group * 8;
 #pragma unroll
-      for (int i = 0; i < kTurns; ++i) {
-        const uint32_t from = buffer + turned(token + i * kTokenStep, piece);
-        Octet y = load_octet(from);
-        if (adds) {
-#pragma unroll
-          for (int j = 0; j < 4; ++j) {
-            y.pair[j] = pack_bf16(low_bf16(y.pair[j]) + low_bf16(residual[i].pair[j]),
-                                  high_bf16(y.pair[j]) + high_bf16(residual[i].pair[j]));
-          }
-        }
-        const int at = row + chunk * kTurnTokens + i * kTokenStep;
-        const int at_col = col + pass * 64;
-        if (at < end && at_col < a.cols) *reinterpret_cast<Octet*>(a.out + at * a.out_stride + at_col) = y;
-      }
-      if (adds) {
-        const bool more = chunk + 1 < chunks;
-        if (more || pass + 1 < T::kBlocks) load_residual(more ? pass : pass + 1, more ? chunk + 1 : 0);
+  for (int block = 0; block < T::kBlocks; ++block) {
+    const int strip = warpgroup * T::kBlocks + block;
+    Ring<T> step = ring;
+    for (int i = 0; i < strip / T::kStripsOfStage; ++i) step.next();
+    wait_phase(step.full(), step.phase);
+    turn_groups<T, 0, 0>(sums, ring, step.strip(strip), place.part, block, bias, a.adds);
+    shared_written();
+    warpgroup_sync(1 + warpgroup);
+    const int col = first_col + block * 64;
+    if (threadIdx.x % 128 == 0 && col < a.cols) {
+#pragma unroll 1
+      for (int t = 0; t < min(tokens, a.rows - first_token); t += T::kBoxTokens) {
+        store_box(out, step.strip(strip) + t * kRowBytes, col, first_token + t);
       }
     }
   }
+  if (threadIdx.x % 128 == 0) stored_boxes_wait();
 }
 
 // Eight tokens × a pair of a thread: gate in y[0], y[1], up in y[2], y[3].
@@ -283,7 +280,7 @@ TENDON_DEVICE void finish_rope(const float (&sums)[T::kBlocks][4 * T::kGroups], 
       const int target = here.target;
       ahead[0] = ahead[1];
       ahead[1] = look_up(chunk + 2);
-      turn_chunk<T, Tail::kRope, 0, 0>(sums, ring, buffer, place.part, chunk, pass, kNoBias);
+      turn_chunk<T, 0, 0>(sums, ring, buffer, place.part, chunk, pass, kNoBias);
       warpgroup_sync(1 + warpgroup);
       if (target < 0) continue;
       Octet low = load_octet(buffer + turned(token, 2 * pair));

@@ -6,9 +6,9 @@
 
 namespace tendon::gpu::hopper {
 
-template <class T, Tail kTail>
+template <class T>
 int clusters_at_once() {
-  allow_shared<tile_kernel<T, kTail>>(T::kSharedBytes);
+  allow_shared<tile_kernel<T>>(T::kSharedBytes);
   cudaLaunchAttribute cluster{};
   cluster.id = cudaLaunchAttributeClusterDimension;
   cluster.val.clusterDim = {T::kCluster, 1, 1};
@@ -19,28 +19,28 @@ int clusters_at_once() {
   config.attrs = &cluster;
   config.numAttrs = 1;
   int clusters = 0;
-  require(cudaOccupancyMaxActiveClusters(&clusters, tile_kernel<T, kTail>, &config),
-          "asking how many clusters run at once");
+  require(cudaOccupancyMaxActiveClusters(&clusters, tile_kernel<T>, &config), "asking how many clusters run at once");
   return clusters;
 }
 
-template <class T, Tail kTail>
-void launch_tile(const CUtensorMap& weights, const CUtensorMap& tokens, const TileArgs& args, int clusters,
-                 Stream stream) {
-  launch<tile_kernel<T, kTail>>({.grid = static_cast<unsigned>(clusters * T::kCluster),
-                                 .block = T::kThreads,
-                                 .shared_bytes = T::kSharedBytes,
-                                 .stream = stream,
-                                 .overlaps = true,
-                                 .cluster = T::kCluster},
-                                weights, tokens, args);
+template <class T>
+void launch_tile(const TileMaps& maps, const TileArgs& args, int clusters, Stream stream) {
+  launch<tile_kernel<T>>({.grid = static_cast<unsigned>(clusters * T::kCluster),
+                          .block = T::kThreads,
+                          .shared_bytes = T::kSharedBytes,
+                          .stream = stream,
+                          .overlaps = true,
+                          .cluster = T::kCluster},
+                         maps, args);
 }
 
-template <class T, Tail kTail>
+template <class Shape, Tail kTail>
 constexpr TileInstance instance() {
+  using T = TailedTile<Shape, kTail>;
   return {{T::kWeights, T::kTokens, T::kStages, T::kClusterWeights, T::kClusterTokens, T::kParts},
-          launch_tile<T, kTail>,
-          clusters_at_once<T, kTail>};
+          T::kBoxTokens,
+          launch_tile<T>,
+          clusters_at_once<T>};
 }
 
 }  // namespace tendon::gpu::hopper

@@ -137,25 +137,36 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
   const auto stride = static_cast<uint64_t>(p.w.row_stride) * dtype_bytes(p.w.dtype);
   const auto w_rows = static_cast<uint64_t>(p.w.rows());
   const auto w_box = static_cast<uint32_t>(shape.weights / shape.cluster_tokens);
-  CUtensorMap weights;
+  TileMaps maps{};
   if (gate_up) {  // eight rows of gate, eight of up, and so on
-    weights = maps_.describe(p.w.data, std::array<uint64_t, 4>{depth, 8, 2, w_rows / 8},
-                             std::array<uint64_t, 3>{stride, static_cast<uint64_t>(up_bytes(p)), 8 * stride},
-                             std::array<uint32_t, 4>{kDepth, 8, 2, w_box / 16});
+    maps.weights = maps_.describe(p.w.data, std::array<uint64_t, 4>{depth, 8, 2, w_rows / 8},
+                                  std::array<uint64_t, 3>{stride, static_cast<uint64_t>(up_bytes(p)), 8 * stride},
+                                  std::array<uint32_t, 4>{kDepth, 8, 2, w_box / 16});
   } else if (p.rope.defined()) {  // eight rows of a head's first half, eight of its second
     const auto head = static_cast<uint64_t>(p.rope.table.cols());
     const uint32_t octets = std::min(w_box / 16, static_cast<uint32_t>(head / 16));
-    weights = maps_.describe(p.w.data, std::array<uint64_t, 5>{depth, 8, 2, head / 16, w_rows / head},
-                             std::array<uint64_t, 4>{stride, head / 2 * stride, 8 * stride, head * stride},
-                             std::array<uint32_t, 5>{kDepth, 8, 2, octets, w_box / 16 / octets});
+    maps.weights = maps_.describe(p.w.data, std::array<uint64_t, 5>{depth, 8, 2, head / 16, w_rows / head},
+                                  std::array<uint64_t, 4>{stride, head / 2 * stride, 8 * stride, head * stride},
+                                  std::array<uint32_t, 5>{kDepth, 8, 2, octets, w_box / 16 / octets});
   } else {
-    weights = maps_.describe(p.w.data, std::array<uint64_t, 2>{depth, w_rows}, std::array<uint64_t, 1>{stride},
-                             std::array<uint32_t, 2>{kDepth, w_box});
+    maps.weights = maps_.describe(p.w.data, std::array<uint64_t, 2>{depth, w_rows}, std::array<uint64_t, 1>{stride},
+                                  std::array<uint32_t, 2>{kDepth, w_box});
   }
-  const CUtensorMap tokens =
+  maps.tokens =
       maps_.describe(p.x.data, std::array<uint64_t, 2>{depth, static_cast<uint64_t>(p.x.rows())},
                      std::array<uint64_t, 1>{static_cast<uint64_t>(p.x.row_stride) * dtype_bytes(p.x.dtype)},
                      std::array<uint32_t, 2>{kDepth, static_cast<uint32_t>(shape.tokens / shape.cluster_weights)});
+
+  if (!gate_up && !p.rope.defined()) {
+    const auto strips = [&](const Tensor& t) {
+      return maps_.describe(t.data,
+                            std::array<uint64_t, 2>{static_cast<uint64_t>(t.cols()), static_cast<uint64_t>(t.rows())},
+                            std::array<uint64_t, 1>{static_cast<uint64_t>(t.row_stride) * dtype_bytes(t.dtype)},
+                            std::array<uint32_t, 2>{64, static_cast<uint32_t>(tile->box_tokens)});
+    };
+    maps.out = strips(p.out);
+    if (p.residual.defined()) maps.residual = strips(p.residual);
+  }
 
   const int64_t token_tiles = ceil_div(p.out.rows(), int64_t{shape.tokens} * shape.cluster_tokens);
   const int64_t weight_tiles =
@@ -175,9 +186,8 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
             .half = static_cast<int>(p.rope.table.cols() / 2)};
   }
   const TileArgs args{.bias = p.bias.defined() ? p.bias.as<const float>() : nullptr,
-                      .residual = p.residual.defined() ? p.residual.as<const Bf16>() : nullptr,
+                      .adds = p.residual.defined(),
                       .out = p.out.as<Bf16>(),
-                      .residual_stride = p.residual.row_stride,
                       .out_stride = p.out.row_stride,
                       .rows = static_cast<int>(p.out.rows()),
                       .cols = static_cast<int>(p.out.cols()),
@@ -190,7 +200,7 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
                       .rope = rope};
   // A cluster takes tile after tile, but only one where its blocks share out K.
   const int clusters = shape.parts > 1 ? args.tiles : std::min(args.tiles, at_once);
-  return [=](Stream stream) { tile->launch(weights, tokens, args, clusters, stream); };
+  return [=](Stream stream) { tile->launch(maps, args, clusters, stream); };
 }
 
 }  // namespace

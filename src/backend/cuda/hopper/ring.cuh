@@ -34,19 +34,42 @@ struct WgmmaTile {
   // Sums of e4m3 products lose bits along K: where there are registers for it, they are added up in f32 stage by stage.
   static constexpr bool kWidens = std::is_same_v<Operand, E4m3> && 8 * kBlocks * kGroups <= 208;
   static constexpr int kMultipliers = 128 * kWarpgroups;
-  static constexpr int kThreads = kMultipliers + 128;
+  static constexpr int kSums = 4 * kBlocks * kGroups;  // of a thread
+  // A warp copies; where sums need more registers than an equal share, it is a warpgroup, which can give them up.
+  static constexpr bool kShiftsRegisters = kSums > 128;
+  static constexpr int kThreads = kMultipliers + (kShiftsRegisters ? 128 : 32);
+  static_assert(!kShiftsRegisters || kWarpgroups == 2);  // as many registers as are asked for
   static constexpr int kStageBytes = (kWeights + kTokens) * kRowBytes;
-  static constexpr int kTurnBytes = kChunkGroups * 8 * kRowBytes;  // of one of a warpgroup's two buffers
-  static constexpr int kSharedBytes =
-      kStages * kStageBytes + kWarpgroups * 2 * kTurnBytes + (2 * kStages + 1) * 8 + 1024;
   static constexpr int kMostGroups = (kGroups + kParts - 1) / kParts;
+  static constexpr int kPartBytes = (kParts - 1) * kMostGroups * kBlocks * kMultipliers * 16;  // sums of other parts
   template <int kPart>
   static constexpr int kBegin = kPart* kGroups / kParts;  // the first group of tokens that a part finishes
   static_assert(kTokens % 8 == 0 && kTokens <= 256);
   static_assert(kWeights / kClusterTokens <= 256 && kWeights % (16 * kClusterTokens) == 0);
   static_assert(kTokens % (8 * kClusterWeights) == 0);
+};
+
+// A tile with what follows its products. A block's finished columns are gathered in shared memory, from where they
+// leave by TMA: in stages, one or two more steps of the ring, into which the residual is copied before. Gate and up and
+// rotated heads take a way of their own, through two buffers of each warpgroup.
+template <class Shape, Tail kTail_>
+struct TailedTile : Shape {
+  static constexpr Tail kTail = kTail_;
+  static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kGelu;
+  static constexpr int kStrips = Shape::kWarpgroups * Shape::kBlocks;  // of 64 columns
+  // Parts of unlike size leave by eight tokens at a time.
+  static constexpr int kBoxTokens = Shape::kGroups % Shape::kParts == 0 ? Shape::kTokens / Shape::kParts : 8;
+  static constexpr int kStripBytes = 8 * Shape::kMostGroups * kRowBytes;
+  static constexpr int kStripsOfStage = Shape::kParts > 1 ? kStrips : Shape::kStageBytes / kStripBytes;
+  static constexpr int kMoreSteps = kGathers ? (kStrips + kStripsOfStage - 1) / kStripsOfStage : 0;
+  static constexpr int kTurnBytes = kChunkGroups * 8 * kRowBytes;  // of one of a warpgroup's two buffers
+  static constexpr int kTailBytes = Shape::kWarpgroups * (!kGathers ? 2 * kTurnBytes : Shape::kScaled ? 1024 : 0);
+  static constexpr int kSharedBytes =
+      Shape::kStages * Shape::kStageBytes + kTailBytes + (2 * Shape::kStages + 1) * 8 + 1024;
   static_assert(kSharedBytes <= kSharedLimit);
-  static_assert(kParts == 1 || (kParts - 1) * kMostGroups * kBlocks * kMultipliers * 16 <= kStages * kStageBytes);
+  static_assert(kMoreSteps <= Shape::kStages);
+  static_assert(Shape::kPartBytes + (Shape::kParts > 1 ? kStrips * kStripBytes : 0) <=
+                Shape::kStages * Shape::kStageBytes);
 };
 
 // Where a thread stands.
@@ -84,18 +107,20 @@ struct Ring {
   uint32_t phase = 0;
   TENDON_DEVICE uint32_t weights() const { return base + stage * T::kStageBytes; }
   TENDON_DEVICE uint32_t tokens() const { return weights() + T::kWeights * kRowBytes; }
-  TENDON_DEVICE uint32_t barriers() const {
-    return base + T::kStages * T::kStageBytes + T::kWarpgroups * 2 * T::kTurnBytes;
-  }
+  TENDON_DEVICE uint32_t barriers() const { return base + T::kStages * T::kStageBytes + T::kTailBytes; }
   TENDON_DEVICE uint32_t full() const { return barriers() + stage * 8; }
   TENDON_DEVICE uint32_t empty() const { return barriers() + (T::kStages + stage) * 8; }
+  // A warpgroup's own: two buffers, or the scales of 256 tokens.
   TENDON_DEVICE uint32_t turn(int warpgroup) const {
-    return base + T::kStages * T::kStageBytes + warpgroup * 2 * T::kTurnBytes;
+    return base + T::kStages * T::kStageBytes + warpgroup * (T::kTailBytes / T::kWarpgroups);
+  }
+  // Where 64 columns are gathered, at the step for them; behind the sums of other parts, which lie in the stages.
+  TENDON_DEVICE uint32_t strip(int index) const {
+    return base + (T::kParts > 1 ? T::kPartBytes : stage * T::kStageBytes) + index % T::kStripsOfStage * T::kStripBytes;
   }
   // Where this thread's sums of other parts lie, in place of the stages.
   TENDON_DEVICE uint32_t part_sums(int slot) const {
-    const int multiplier = static_cast<int>(threadIdx.x) - 128;
-    return base + (slot * T::kBlocks * T::kMostGroups * T::kMultipliers + multiplier) * 16;
+    return base + (slot * T::kBlocks * T::kMostGroups * T::kMultipliers + static_cast<int>(threadIdx.x)) * 16;
   }
   // Of the sums that other parts send; used once.
   TENDON_DEVICE uint32_t sent() const { return barriers() + 2 * T::kStages * 8; }
@@ -105,16 +130,16 @@ struct Ring {
 };
 
 // This block's share of what the cluster needs at one step, to all that need it.
-template <class T, Tail kTail>
+template <class T>
 TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, const TileArgs& a, const Place<T>& place,
                                 int first, int step) {
   constexpr int kShare = T::kWeights / T::kClusterTokens;
   const auto blocks = static_cast<uint16_t>(((1 << T::kClusterTokens) - 1) << place.rank(place.weights, 0));
   const uint32_t to = ring.weights() + place.tokens * kShare * kRowBytes;
   first += place.tokens * kShare;
-  if constexpr (kTail == Tail::kGateUp) {
+  if constexpr (T::kTail == Tail::kGateUp) {
     copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, 0, 0, first / 16);
-  } else if constexpr (kTail == Tail::kRope) {
+  } else if constexpr (T::kTail == Tail::kRope) {
     const int head = first / (2 * a.rope.half);
     copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, 0, 0,
                                       (first - head * 2 * a.rope.half) / 16, head);
@@ -133,10 +158,28 @@ TENDON_DEVICE void copy_tokens(const Ring<T>& ring, const CUtensorMap* map, cons
                                      static_cast<uint16_t>(blocks), step * kDepth, first + place.weights * kShare);
 }
 
+// What a block adds to its tile, where its columns are gathered.
+template <class T>
+TENDON_DEVICE void copy_residual(const Ring<T>& ring, const CUtensorMap* map, const TileArgs& a, int step,
+                                 int first_weight, int first_token, int tokens) {
+  const int first = step * T::kStripsOfStage;
+  const int strips = min(T::kStripsOfStage, T::kStrips - first);
+  barrier_expect(ring.full(), a.adds ? strips * tokens * kRowBytes : 0);
+  if (!a.adds) return;
+#pragma unroll 1
+  for (int strip = first; strip < first + strips; ++strip) {
+#pragma unroll 1
+    for (int t = 0; t < tokens; t += T::kBoxTokens) {
+      copy_box<false>(ring.strip(strip) + t * kRowBytes, map, ring.full(), 0, first_weight + strip * 64,
+                      first_token + t);
+    }
+  }
+}
+
 // One thread feeds the ring. Weights are no other kernel's results: the first are on their way before the kernels in
 // front have ended. Returns for how many steps.
-template <class T, Tail kTail>
-TENDON_DEVICE int feed_early(Ring<T> ring, const CUtensorMap* weights, const TileArgs& a, const Place<T>& place,
+template <class T>
+TENDON_DEVICE int feed_early(Ring<T> ring, const TileMaps& maps, const TileArgs& a, const Place<T>& place,
                              int first_tile) {
   const int begin = place.first_step(a);
   const int early = min(place.end_step(a) - begin, T::kStages);
@@ -144,16 +187,16 @@ TENDON_DEVICE int feed_early(Ring<T> ring, const CUtensorMap* weights, const Til
 #pragma unroll 1
   for (int i = 0; i < early; ++i, ring.next()) {
     barrier_expect(ring.full(), T::kStageBytes);
-    copy_weights<T, kTail>(ring, weights, a, place, first, begin + i);
+    copy_weights(ring, &maps.weights, a, place, first, begin + i);
   }
   return early;
 }
-template <class T, Tail kTail>
-TENDON_DEVICE void feed(Ring<T> ring, const CUtensorMap* weights, const CUtensorMap* tokens, const TileArgs& a,
-                        const Place<T>& place, int first_tile, int tile_stride, int early) {
+// Returns where the ring stands.
+template <class T>
+TENDON_DEVICE Ring<T> feed(Ring<T> ring, const TileMaps& maps, const TileArgs& a, const Place<T>& place, int first_tile,
+                           int tile_stride, int early) {
   const int begin = place.first_step(a);
   const int end = place.end_step(a);
-  wait_for_producers();
   for (int tile = first_tile; tile < a.tiles; tile += tile_stride) {
     const int first_weight = place.first_weight(a, tile);
     const int first_token = place.first_token(a, tile);
@@ -164,12 +207,19 @@ TENDON_DEVICE void feed(Ring<T> ring, const CUtensorMap* weights, const CUtensor
       } else {
         wait_phase(ring.empty(), ring.phase ^ 1);
         barrier_expect(ring.full(), T::kStageBytes);
-        copy_weights<T, kTail>(ring, weights, a, place, first_weight, step);
+        copy_weights(ring, &maps.weights, a, place, first_weight, step);
       }
-      copy_tokens<T>(ring, tokens, place, first_token, step);
+      copy_tokens<T>(ring, &maps.tokens, place, first_token, step);
+    }
+    if constexpr (T::kParts == 1) {
+#pragma unroll 1
+      for (int step = 0; step < T::kMoreSteps; ++step, ring.next()) {
+        wait_phase(ring.empty(), ring.phase ^ 1);
+        copy_residual(ring, &maps.residual, a, step, first_weight, first_token, T::kTokens);
+      }
     }
   }
-  launch_dependents();
+  return ring;
 }
 
 }  // namespace tendon::gpu::hopper

@@ -15,7 +15,7 @@
 namespace tendon::gpu::hopper {
 
 // The scales of a tile's codes, as a thread keeps them while its warpgroup multiplies.
-template <class T, Tail kTail>
+template <class T>
 struct TileScales {
   float x[2];              // of tokens `thread` and `thread` + 128 of the tile
   float w[T::kBlocks][2];  // of the thread's rows; of gate and up, or a head's halves, eight of each in turn
@@ -30,10 +30,10 @@ struct TileScales {
     for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
-        constexpr bool kGateUp = kTail == Tail::kGateUp;
+        constexpr bool kGateUp = T::kTail == Tail::kGateUp;
         const int warp = thread / 32;
         int col = lane() / 4;
-        if constexpr (kTail == Tail::kRope) {
+        if constexpr (T::kTail == Tail::kRope) {
           const int in_all = first_col + block * 64;
           const int head_col = in_all / (2 * a.rope.half) * (2 * a.rope.half);
           col += head_col + (in_all - head_col) / 2 + warp * 8 + h * a.rope.half;
@@ -70,21 +70,21 @@ struct TileScales {
 };
 
 // From a warpgroup's sums of a tile to what is stored.
-template <class T, Tail kTail>
-TENDON_DEVICE void finish_tile(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a, const Ring<T>& ring,
-                               const Place<T>& place, int warpgroup, int tile, int first_col,
-                               const float (&bias)[T::kBlocks][2]) {
+template <class T>
+TENDON_DEVICE void finish_tile(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a,
+                               const CUtensorMap* out, const Ring<T>& ring, const Place<T>& place, int warpgroup,
+                               int tile, int first_col, const float (&bias)[T::kBlocks][2]) {
   if constexpr (T::kParts > 1) {  // one tile a block: launched so
     cluster_meet();               // nobody reads the stages any more, where the sums go
     send_parts<T, 0>(sums, ring, place);
     wait_phase(ring.sent(), 0);
   }
-  if constexpr (kTail == Tail::kGateUp) {
+  if constexpr (T::kTail == Tail::kGateUp) {
     finish_gate_up<T>(sums, a, ring, warpgroup, first_col, place.first_token(a, tile));
-  } else if constexpr (kTail == Tail::kRope) {
+  } else if constexpr (T::kTail == Tail::kRope) {
     finish_rope<T>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile));
   } else {
-    finish<T, kTail>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile), bias);
+    finish<T>(sums, a, out, ring, place, warpgroup, first_col, place.first_token(a, tile), bias);
   }
 }
 
@@ -98,9 +98,9 @@ struct NoScales {
 };
 
 // One warpgroup multiplies and finishes its rows of every tile.
-template <class T, Tail kTail>
-TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& place, int warpgroup, int first_tile,
-                            int tile_stride) {
+template <class T>
+TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* out, const Place<T>& place,
+                            int warpgroup, int first_tile, int tile_stride) {
   const int begin = place.first_step(a);
   const int end = place.end_step(a);
   const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
@@ -130,9 +130,9 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
   typename T::Sum sums[T::kBlocks][4 * T::kGroups];
   for (int tile = first_tile; tile < a.tiles; tile += tile_stride) {
     const int first_weight = place.first_weight(a, tile) + warpgroup * 64 * T::kBlocks;
-    const int first_col = kTail == Tail::kGateUp ? first_weight / 2 : first_weight;
+    const int first_col = T::kTail == Tail::kGateUp ? first_weight / 2 : first_weight;
     float bias[T::kBlocks][2] = {};
-    if (kTail != Tail::kGateUp && a.bias != nullptr) {
+    if (T::kTail != Tail::kGateUp && a.bias != nullptr) {
 #pragma unroll
       for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll
@@ -142,15 +142,15 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
         }
       }
     }
-    [[maybe_unused]] const std::conditional_t<T::kScaled, TileScales<T, kTail>, NoScales> scales(
-        a, first_col, place.first_token(a, tile));
+    [[maybe_unused]] const std::conditional_t<T::kScaled, TileScales<T>, NoScales> scales(a, first_col,
+                                                                                          place.first_token(a, tile));
     const auto finish = [&](const auto& whole) {
       if constexpr (T::kScaled) {
         float numbers[T::kBlocks][4 * T::kGroups];
         scales.apply(ring, warpgroup, whole, numbers);
-        finish_tile<T, kTail>(numbers, a, ring, place, warpgroup, tile, first_col, bias);
+        finish_tile<T>(numbers, a, out, ring, place, warpgroup, tile, first_col, bias);
       } else {
-        finish_tile<T, kTail>(whole, a, ring, place, warpgroup, tile, first_col, bias);
+        finish_tile<T>(whole, a, out, ring, place, warpgroup, tile, first_col, bias);
       }
     };
     if constexpr (T::kWidens) {
@@ -185,22 +185,29 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const Place<T>& pla
       for (int block = 0; block < T::kBlocks; ++block) hold(sums[block]);
       finish(sums);
     }
+    if (tile + tile_stride >= a.tiles) break;  // no arrival at a block that may have ended
+    __syncwarp();                              // one thread has waited until shared memory was read
+#pragma unroll 1
+    for (int step = 0; step < T::kMoreSteps; ++step, ring.next()) {
+      wait_phase(ring.full(), ring.phase);
+      release(ring);
+    }
   }
 }
 
-template <class T, Tail kTail>
-__global__ void __launch_bounds__(T::kThreads, 1)
-    tile_kernel(const __grid_constant__ CUtensorMap weights, const __grid_constant__ CUtensorMap tokens, TileArgs a) {
+template <class T>
+__global__ void __launch_bounds__(T::kThreads, 1) tile_kernel(const __grid_constant__ TileMaps maps, TileArgs a) {
 #ifdef TENDON_HOPPER
   extern __shared__ unsigned char dynamic[];
   const Ring<T> ring{(shared_address(dynamic) + 1023) & ~1023U};
   const Place<T> place(T::kCluster > 1 ? cluster_rank() : 0);
   const int first_tile = static_cast<int>(blockIdx.x) / T::kCluster;
   const int tile_stride = static_cast<int>(gridDim.x) / T::kCluster;
+  const bool feeds = threadIdx.x == T::kMultipliers;
   int early = 0;
-  if (threadIdx.x == 0) {
-    prefetch_map(&weights);
-    prefetch_map(&tokens);
+  if (feeds) {
+    prefetch_map(&maps.weights);
+    prefetch_map(&maps.tokens);
     Ring<T> each = ring;
     for (int s = 0; s < T::kStages; ++s, each.next()) {
       barrier_init(each.full(), 1);
@@ -212,23 +219,34 @@ __global__ void __launch_bounds__(T::kThreads, 1)
     }
     barrier_init_done();
     // Only this block's barriers take part.
-    if constexpr (T::kClusterTokens == 1) early = feed_early<T, kTail>(ring, &weights, a, place, first_tile);
+    if constexpr (T::kClusterTokens == 1) early = feed_early(ring, maps, a, place, first_tile);
   }
   block_sync();
   if constexpr (T::kCluster > 1) cluster_meet();
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128 - 1;
-  if (warpgroup < 0) {
-    if constexpr (T::kWarpgroups > 1) give_registers<(T::kWarpgroups > 2 ? 32 : 24)>();
-    if (threadIdx.x == 0) {
-      if constexpr (T::kClusterTokens > 1) early = feed_early<T, kTail>(ring, &weights, a, place, first_tile);
-      feed<T, kTail>(ring, &weights, &tokens, a, place, first_tile, tile_stride, early);
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  if (warpgroup == T::kWarpgroups) {
+    if constexpr (T::kShiftsRegisters) give_registers<24>();
+    Ring<T> end = ring;
+    if (feeds) {
+      if constexpr (T::kClusterTokens > 1) early = feed_early(ring, maps, a, place, first_tile);
+      wait_for_producers();
+      end = feed(ring, maps, a, place, first_tile, tile_stride, early);
+      launch_dependents();
     }
     __syncwarp();
-    if constexpr (T::kParts > 1) cluster_meet();
+    if constexpr (T::kParts > 1) {
+      cluster_meet();
+      if (T::kMoreSteps > 0 && feeds) {
+        const int begin = place.part * T::kGroups / T::kParts * 8;
+        const int tokens = (place.part + 1) * T::kGroups / T::kParts * 8 - begin;
+        copy_residual(end, &maps.residual, a, 0, place.first_weight(a, first_tile),
+                      place.first_token(a, first_tile) + begin, tokens);
+      }
+    }
   } else {
-    if constexpr (T::kWarpgroups > 1) take_registers<(T::kWarpgroups > 2 ? 160 : 240)>();
+    if constexpr (T::kShiftsRegisters) take_registers<240>();
     wait_for_producers();
-    multiply<T, kTail>(ring, a, place, warpgroup, first_tile, tile_stride);
+    multiply<T>(ring, a, &maps.out, place, warpgroup, first_tile, tile_stride);
   }
   if constexpr (T::kCluster > 1 && T::kParts == 1) {  // others still copy into this block, or arrive at its barriers
     cluster_meet();

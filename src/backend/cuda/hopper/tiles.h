@@ -21,12 +21,18 @@ struct TileRope {
   int half;  // of a head
 };
 
-// What a tile's kernel is given beside the maps of weights and tokens.
+// The tensors that a tile's kernel copies boxes of. The last two: where a product is followed by bias, GELU or
+// residual, boxes of 64 columns of (rows, cols); `residual` is not read where none is added.
+struct TileMaps {
+  CUtensorMap weights, tokens, out, residual;
+};
+
+// What it is given besides.
 struct TileArgs {
-  const float* bias;     // (cols), null: none
-  const Bf16* residual;  // (rows, cols), null: none
-  Bf16* out;             // (rows, cols)
-  int64_t residual_stride, out_stride;
+  const float* bias;  // (cols), null: none
+  bool adds;          // a residual
+  Bf16* out;          // (rows, cols)
+  int64_t out_stride;
   int rows, cols;
   int steps;        // of kDepth along K
   int token_tiles;  // clusters' tiles along the rows
@@ -53,8 +59,8 @@ struct TileShape {
 
 struct TileInstance {
   TileShape shape;
-  void (*launch)(const CUtensorMap& weights, const CUtensorMap& tokens, const TileArgs& args, int clusters,
-                 Stream stream);
+  int box_tokens;  // of the boxes of `out` and `residual`
+  void (*launch)(const TileMaps& maps, const TileArgs& args, int clusters, Stream stream);
   // How many clusters the current card runs at once; 0 when none. Throws Error(kDevice).
   int (*clusters_at_once)();
 };

@@ -1,0 +1,59 @@
+#include "tile_cases.h"
+
+#include <fmt/format.h>
+
+#include "maker.h"
+
+namespace tendon::op_check {
+namespace {
+
+enum class Follows { kBias, kGelu, kResidual };
+
+struct TileShape {
+  int64_t m, n, k;
+  Follows follows;
+};
+
+// Neither rows nor columns fill their tiles, nor K its last step.
+Case tile_case(const TileShape& s, DType operands) {
+  Maker m;
+  const Tensor x = m.data(s.follows == Follows::kResidual ? kBf16 : operands, {s.m, s.k});
+  const Tensor w = m.weight(operands, s.n, s.k);
+  const Tensor bias = m.vector(s.n);
+  const std::string name = fmt::format("tile_{}x{}x{}.{}", s.m, s.n, s.k, dtype_name(operands));
+  if (s.follows == Follows::kResidual) {
+    const Tensor residual = m.data(kBf16, {s.m, s.n});
+    return m.make(name, LinearResidual{.x = x,
+                                       .w = w,
+                                       .bias = bias,
+                                       .residual = residual,
+                                       .gate = {},
+                                       .out = m.out(kBf16, {s.m, s.n})});
+  }
+  Linear a{.x = x, .w = w, .bias = bias, .out = m.out(kBf16, {s.m, s.n})};
+  if (s.follows == Follows::kGelu) a.activation = Activation::kGeluTanh;
+  return m.make(name, a);
+}
+
+}  // namespace
+
+std::vector<Case> tile_cases() {
+  std::vector<Case> list;
+  // K tells a table's rows apart.
+  for (int64_t i = 0; i < 16; ++i) {
+    list.push_back(tile_case({300, 328, 264 + 8 * i, i % 3 == 2 ? Follows::kBias : Follows::kResidual}, kBf16));
+  }
+  for (int64_t i = 0; i < 2; ++i) list.push_back(tile_case({300, 328, 264 + 8 * i, Follows::kGelu}, kBf16));
+  list.push_back(tile_case({1304, 1160, 136, Follows::kResidual}, kBf16));  // several tiles a block
+  list.push_back(tile_case({1304, 1160, 144, Follows::kResidual}, kBf16));
+  for (const auto& [codes, tiles] : {std::pair{DType::kI8, 8}, std::pair{DType::kE4m3, 5}}) {
+    for (int64_t i = 0; i < tiles; ++i) {
+      list.push_back(tile_case({300, 328, 400 + 16 * i, i % 3 == 2 ? Follows::kBias : Follows::kResidual}, codes));
+    }
+    list.push_back(tile_case({1304, 1160, 272, Follows::kResidual}, codes));
+  }
+  for (int64_t i = 0; i < 2; ++i) list.push_back(tile_case({300, 328, 400 + 16 * i, Follows::kGelu}, DType::kI8));
+  return list;
+}
+
+}  // namespace tendon::op_check
