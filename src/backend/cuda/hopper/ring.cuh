@@ -34,11 +34,6 @@ struct WgmmaTile {
   // Sums of e4m3 products lose bits along K: where there are registers for it, they are added up in f32 stage by stage.
   static constexpr bool kWidens = std::is_same_v<Operand, E4m3> && 8 * kBlocks * kGroups <= 208;
   static constexpr int kMultipliers = 128 * kWarpgroups;
-  static constexpr int kSums = 4 * kBlocks * kGroups;  // of a thread
-  // A warp copies; where sums need more registers than an equal share, it is a warpgroup, which can give them up.
-  static constexpr bool kShiftsRegisters = kSums > 128;
-  static constexpr int kThreads = kMultipliers + (kShiftsRegisters ? 128 : 32);
-  static_assert(!kShiftsRegisters || kWarpgroups == 2);  // as many registers as are asked for
   static constexpr int kStageBytes = (kWeights + kTokens) * kRowBytes;
   static constexpr int kMostGroups = (kGroups + kParts - 1) / kParts;
   static constexpr int kPartBytes = (kParts - 1) * kMostGroups * kBlocks * kMultipliers * 16;  // sums of other parts
@@ -56,6 +51,10 @@ template <class Shape, Tail kTail_>
 struct TailedTile : Shape {
   static constexpr Tail kTail = kTail_;
   static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kGelu;
+  // A warp copies; where multiplying needs more registers than an equal share, a warpgroup, which can give them up.
+  static constexpr bool kShiftsRegisters =
+      Shape::kScaled || 4 * Shape::kBlocks * Shape::kGroups > (kTail == Tail::kRope ? 72 : 128);
+  static constexpr int kThreads = Shape::kMultipliers + (kShiftsRegisters ? 128 : 32);
   static constexpr int kStrips = Shape::kWarpgroups * Shape::kBlocks;  // of 64 columns
   // Parts of unlike size leave by eight tokens at a time.
   static constexpr int kBoxTokens = Shape::kGroups % Shape::kParts == 0 ? Shape::kTokens / Shape::kParts : 8;

@@ -185,12 +185,13 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* 
       for (int block = 0; block < T::kBlocks; ++block) hold(sums[block]);
       finish(sums);
     }
-    if (tile + tile_stride >= a.tiles) break;  // no arrival at a block that may have ended
-    __syncwarp();                              // one thread has waited until shared memory was read
+    if constexpr (T::kMoreSteps > 0) {
+      __syncwarp();  // one thread has waited until shared memory was read
 #pragma unroll 1
-    for (int step = 0; step < T::kMoreSteps; ++step, ring.next()) {
-      wait_phase(ring.full(), ring.phase);
-      release(ring);
+      for (int step = 0; step < T::kMoreSteps; ++step, ring.next()) {
+        wait_phase(ring.full(), ring.phase);
+        if (tile + tile_stride < a.tiles) release(ring);  // else no arrival at a block that may have ended
+      }
     }
   }
 }
@@ -225,7 +226,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) tile_kernel(const __grid_const
   if constexpr (T::kCluster > 1) cluster_meet();
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   if (warpgroup == T::kWarpgroups) {
-    if constexpr (T::kShiftsRegisters) give_registers<24>();
+    if constexpr (T::kShiftsRegisters) give_registers<(T::kWarpgroups > 2 ? 32 : 24)>();
     Ring<T> end = ring;
     if (feeds) {
       if constexpr (T::kClusterTokens > 1) early = feed_early(ring, maps, a, place, first_tile);
@@ -244,7 +245,7 @@ __global__ void __launch_bounds__(T::kThreads, 1) tile_kernel(const __grid_const
       }
     }
   } else {
-    if constexpr (T::kShiftsRegisters) take_registers<240>();
+    if constexpr (T::kShiftsRegisters) take_registers<(T::kWarpgroups > 2 ? 160 : 240)>();
     wait_for_producers();
     multiply<T>(ring, a, &maps.out, place, warpgroup, first_tile, tile_stride);
   }
