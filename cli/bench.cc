@@ -86,7 +86,7 @@ Json json_of(const Report& r) {
       {"commit", TENDON_COMMIT},
       {"device", describe_device(*r.session.backend)},
       {"checkpoint", r.options.model.checkpoint},
-      {"precision", r.options.model.precision},
+      {"precision", r.options.model.precision_text()},
       {"views", r.options.workload.views},
       {"prompt_tokens", r.workload.prompt_tokens()},
       {"prefix_rows", r.engine().bucket().prefix_rows},
@@ -144,7 +144,7 @@ void write_csv(const Report& r) {
   const Times& wall = r.measured.wall;
   csv << "checkpoint,precision,views,prompt_tokens,horizon,steps,batch,calls,p50_ms,p90_ms,p99_ms,max_ms\n";
   csv << fmt::format("{},{},{},{},{},{},{},{},{:.3f},{:.3f},{:.3f},{:.3f}\n", r.options.model.checkpoint,
-                     r.options.model.precision, r.options.workload.views, r.workload.prompt_tokens(),
+                     r.options.model.precision_text(), r.options.workload.views, r.workload.prompt_tokens(),
                      r.session.model.config.horizon, r.engine().schedule().times.size(), r.options.workload.batch,
                      wall.count(), wall.percentile(50), wall.percentile(90), wall.percentile(99), wall.max());
   if (!csv.flush()) throw_bad_input("cannot write '{}'. Check the directory and its rights.", r.options.csv);
@@ -211,9 +211,9 @@ void print(const Report& r) {
              device.driver.empty() ? "" : ", driver ", device.driver, device.runtime.empty() ? "" : ", ",
              device.runtime);
   fmt::print("{} {}, batch {}, {} views, {} prompt tokens (prefix {}), horizon {}, {} steps, {} calls{}\n",
-             r.options.model.checkpoint, r.options.model.precision, r.options.workload.batch, r.options.workload.views,
-             r.workload.prompt_tokens(), r.engine().bucket().prefix_rows, r.session.model.config.horizon,
-             r.engine().schedule().times.size(), m.wall.count(),
+             r.options.model.checkpoint, r.options.model.precision_text(), r.options.workload.batch,
+             r.options.workload.views, r.workload.prompt_tokens(), r.engine().bucket().prefix_rows,
+             r.session.model.config.horizon, r.engine().schedule().times.size(), m.wall.count(),
              r.options.measure.cold ? ", caches emptied before each" : "");
   print_times("call", m.wall);
   if (m.device) print_times("device", *m.device);

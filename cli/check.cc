@@ -326,7 +326,7 @@ int run_check(const CheckOptions& options) {
   if (options.json) {
     write_json({{"checkpoint", options.model.checkpoint},
                 {"against", options.against},
-                {"precision", options.model.precision},
+                {"precision", options.model.precision_text()},
                 {"rope_freq", options.model.rope},
                 {"device", describe_device(*session.backend)},
                 {"ok", ok},
@@ -336,7 +336,7 @@ int run_check(const CheckOptions& options) {
     return ok ? kExitOk : kExitCheckFailed;
   }
   if (compares) {
-    table.print(fmt::format("{} in {} on {}, against {}", options.model.checkpoint, options.model.precision,
+    table.print(fmt::format("{} in {} on {}, against {}", options.model.checkpoint, options.model.precision_text(),
                             session.backend->name(), options.against));
     fmt::print("\n{} (peak memory {:.2f} GB)\n", table.ok() ? "all within bounds" : "OUT OF BOUNDS",
                static_cast<double>(memory.peak) * 1e-9);

@@ -85,7 +85,7 @@ int run_info(const InfoOptions& options) {
                                  {"device", describe_device(*session.backend)},
                                  {"checkpoint", options.model.checkpoint},
                                  {"model", describe_model(session.model.config)},
-                                 {"precision", options.model.precision},
+                                 {"precision", options.model.precision_text()},
                                  {"rope_freq", options.model.rope},
                                  {"folds", folds_json(session.engine->options().folds)},
                                  {"bucket",
@@ -123,7 +123,7 @@ int run_info(const InfoOptions& options) {
   const DeviceInfo device = session.backend->info();
   print_device(*session.backend, device);
   fmt::print("model      {} from {}, compute {}, RoPE frequencies {}\n", variant_name(c.variant),
-             options.model.checkpoint, options.model.precision, options.model.rope);
+             options.model.checkpoint, options.model.precision_text(), options.model.rope);
   fmt::print("           vision {}×{} ({} heads, {} px), prefix {}×{}, expert {}×{}, {} heads × {}, vocabulary {}\n",
              c.vision.depth, c.vision.width, c.vision.heads, c.vision.image_size, c.depth, c.prefix.width, c.depth,
              c.expert.width, c.heads, c.head_dim, c.vocab);

@@ -256,6 +256,7 @@ ModelOptions on_rung(const ModelOptions& options, const Rung& rung) {
   model.no_graph = options.no_graph || !rung.graph;
   if (!rung.gemm_table) model.gemm_table = "none";
   model.precision = rung.precision;
+  if (!is_scaled(parse_precision(rung.precision).value())) model.codes.clear();
   model.expand.insert(model.expand.end(), rung.expand.begin(), rung.expand.end());
   model.without.insert(model.without.end(), rung.without.begin(), rung.without.end());
   return model;

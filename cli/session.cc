@@ -43,9 +43,13 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option("--variant", variant, "pi0 | pi05; must agree with the weights")
       ->check(CLI::IsMember({"pi0", "pi05"}));
   app.add_option("--precision", precision,
-                 "bf16 | f32 | fp8 | int8 (the last two: 8-bit operands in the prefix's products, all else as bf16)")
+                 "bf16 | f32 | fp8 | int8 (the last two: 8-bit operands in the products of --codes, all else as bf16)")
       ->check(CLI::IsMember({"bf16", "f32", "fp8", "int8"}))
       ->capture_default_str();
+  app.add_option(
+         "--codes", codes,
+         "whose products have 8-bit operands with fp8 and int8: prefix (default), vision, expert, one or several")
+      ->check(CLI::IsMember({"vision", "prefix", "expert"}));
   app.add_option("--rope-freq", rope, "exact | bf16: RoPE frequencies as trained")
       ->check(CLI::IsMember({"exact", "bf16"}))
       ->capture_default_str();
@@ -69,9 +73,20 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option("--expand", expand, "fused operations (docs/ops.md) to run as their parts, one or several; all");
 }
 
+std::string ModelOptions::precision_text() const {
+  return codes.empty() ? precision : fmt::format("{} ({})", precision, fmt::join(codes, "+"));
+}
+
 EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const {
   EngineOptions options;
   options.precision = parse_precision(precision).value();
+  if (!codes.empty()) {
+    if (!is_scaled(options.precision)) {
+      throw_bad_use("--codes {}: {} has no codes; add --precision int8 or fp8", fmt::join(codes, " "), precision);
+    }
+    const auto has = [&](std::string_view name) { return std::ranges::find(codes, name) != codes.end(); };
+    options.coded = {.vision = has("vision"), .prefix = has("prefix"), .expert = has("expert")};
+  }
   options.rope = rope == "bf16" ? RopeFrequencies::kBf16 : RopeFrequencies::kExact;
   const bool lerobot = time_rule.empty() ? stated.kind == ConfigKind::kLerobot : time_rule == "lerobot";
   options.time_rule = lerobot ? TimeRule::kLerobot : TimeRule::kOpenpi;
@@ -134,9 +149,8 @@ Session open_session(const ModelOptions& options, const SessionOptions& session_
   session.load_s = loaded - start;
   session.ready_s = now_s() - loaded;
   log_info(log, "{} loaded in {:.2f} s, ready {:.2f} s later; compute {}, horizon {}, {} steps",
-           variant_name(session.model.config.variant), session.load_s, session.ready_s,
-           precision_name(engine_options.precision), session.model.config.horizon,
-           session.engine->schedule().times.size());
+           variant_name(session.model.config.variant), session.load_s, session.ready_s, options.precision_text(),
+           session.model.config.horizon, session.engine->schedule().times.size());
   return session;
 }
 

@@ -22,6 +22,7 @@ struct ModelOptions {
   std::string backend;
   std::string variant;
   std::string precision = "bf16";
+  std::vector<std::string> codes;  // empty: the prefix
   std::string rope = "exact";
   std::string time_rule;
   std::optional<int64_t> horizon, max_tokens;
@@ -35,6 +36,8 @@ struct ModelOptions {
   std::vector<std::string> without, expand;
 
   void add_to(CLI::App& app, bool checkpoint_required = true);
+  // The precision, and which products run on codes where it is not the default: "int8", "int8 (vision+prefix)".
+  std::string precision_text() const;
   // What the user leaves open is taken from the checkpoint's config.
   EngineOptions engine_options(const CheckpointConfig& stated = {}) const;
   LoadOptions load_options(const Preset* preset = nullptr) const;

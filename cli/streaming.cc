@@ -155,8 +155,8 @@ class Streaming {
     const DeviceInfo device = session_.backend->info();
     fmt::print(
         "{}: {} ({}), commit {}\n{} {}, batch {}, {} views, {} prompt tokens (prefix {}), horizon {}, {} steps\n",
-        session_.backend->name(), device.name, device.architecture, TENDON_COMMIT, model_.checkpoint, model_.precision,
-        workload_options_.batch, workload_options_.views, frames_[0].prompt_tokens(),
+        session_.backend->name(), device.name, device.architecture, TENDON_COMMIT, model_.checkpoint,
+        model_.precision_text(), workload_options_.batch, workload_options_.views, frames_[0].prompt_tokens(),
         session_.engine->bucket().prefix_rows, session_.model.config.horizon, session_.engine->schedule().times.size());
     fmt::print("\n{:<12} {:<10} {:>8} {:>10} {:>9} {:>10} {:>9} {:>8}\n", "loop", "preferred", "Hz", "latency p50",
                "p99", "alone p50", "p99", "frames");
@@ -182,7 +182,7 @@ class Streaming {
         {"commit", TENDON_COMMIT},
         {"device", describe_device(*session_.backend)},
         {"checkpoint", model_.checkpoint},
-        {"precision", model_.precision},
+        {"precision", model_.precision_text()},
         {"views", workload_options_.views},
         {"prompt_tokens", frames_[0].prompt_tokens()},
         {"prefix_rows", session_.engine->bucket().prefix_rows},

@@ -248,6 +248,7 @@ int sweep(const SweepOptions& options, const ModelOptions& model, const Workload
       for (const auto& steps : axes.steps) {
         ModelOptions one = model;
         one.precision = precision;
+        if (!is_scaled(parse_precision(precision).value())) one.codes.clear();
         one.horizon = horizon;
         one.steps = steps;
         const Session session = open_session(one);

@@ -71,7 +71,8 @@ Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host,
   const HostTables tables = build_tables(host, config_, options_.folds, tabulated, rope_positions_, options_.rope);
   start_times_.tables_s = seconds_since(begin);
   const Clock::time_point built = Clock::now();
-  store_ = std::make_unique<WeightStore>(backend, host, config_, options_.folds, options_.precision, tables);
+  store_ =
+      std::make_unique<WeightStore>(backend, host, config_, options_.folds, options_.precision, options_.coded, tables);
   start_times_.weights_s = seconds_since(built);
   const auto gb = [](size_t bytes) { return static_cast<double>(bytes) * 1e-9; };
   log_info(log,

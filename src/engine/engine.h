@@ -30,9 +30,10 @@ std::string_view precision_name(DType precision);
 std::optional<DType> parse_precision(std::string_view name);
 
 struct EngineOptions {
-  // Of the operands of the large products: kF32, kBf16, kE4m3 ("fp8") or kI8 ("int8"); with the
-  // last two, weights and rows of the prefix have codes with scales, and all else is as in bf16.
+  // Of the operands of the large products: kF32, kBf16, kE4m3 ("fp8") or kI8 ("int8"); with the last two, weights and
+  // rows of `coded` products are codes with scales, and all else is as in bf16.
   DType precision = DType::kBf16;
+  CodedProducts coded;
   int64_t steps = 10;  // N, Euler steps
   TimeRule time_rule = TimeRule::kOpenpi;
   RopeFrequencies rope = RopeFrequencies::kExact;

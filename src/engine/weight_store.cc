@@ -26,12 +26,12 @@ bool is_needed(const WeightSpec& spec, const Folds& folds) {
 }
 
 // `widens`: the backend's products take bf16 weights with f32 rows.
-DType kept_dtype(const WeightSpec& spec, DType stored, DType compute, bool widens) {
+DType kept_dtype(const WeightSpec& spec, DType stored, DType compute, const CodedProducts& coded, bool widens) {
   const bool is_matrix = spec.shape.rank() == 2 && spec.role != WeightRole::kFloat;
   if (!is_matrix) return DType::kF32;
   const bool for_f32_operand = spec.role == WeightRole::kTimeOnly || compute == DType::kF32;
   if (for_f32_operand) return stored == DType::kBf16 && widens ? DType::kBf16 : DType::kF32;
-  return is_scaled(compute) && spec.role != WeightRole::kBf16Matrix ? compute : DType::kBf16;
+  return is_scaled(compute) && coded.holds(spec.role) ? compute : DType::kBf16;
 }
 
 // Patch kernels are stored as (W, 3, P, P) and used as rows of 3·P·P.
@@ -193,12 +193,12 @@ class BlockBuilder {
 }  // namespace
 
 WeightStore::WeightStore(Backend& backend, const Weights& host, const ModelConfig& config, const Folds& folds,
-                         DType compute, const HostTables& tables)
+                         DType compute, const CodedProducts& coded, const HostTables& tables)
     : weights_(host) {
   BlockBuilder block(backend, host.source);
   visit_weights(weights_, config, [&](const WeightSpec& spec, Tensor& tensor) {
     const Tensor stored = as_matrix(tensor);
-    const DType dtype = kept_dtype(spec, stored.dtype, compute, backend.uses_host_memory());
+    const DType dtype = kept_dtype(spec, stored.dtype, compute, coded, backend.uses_host_memory());
     if (!is_needed(spec, folds)) {
       tensor = {};
     } else if (backend.uses_host_memory() && stored.dtype == dtype) {

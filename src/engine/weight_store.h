@@ -13,10 +13,10 @@ class WeightStore {
  public:
   // `host` and its source must outlive the store when weights are used in place. Weights without host memory are made
   // on the device where it can, else by their source. `compute` is f32, bf16, e4m3 or i8: matrices become bf16 in a
-  // bf16 engine, codes with a scale for each row in the last two; an f32 engine keeps bf16 ones as they are (kernels
-  // widen them, which is exact) and f32 ones as f32.
+  // bf16 engine, those of `coded` codes with a scale for each row in the last two; an f32 engine keeps bf16 ones as
+  // they are (kernels widen them, which is exact) and f32 ones as f32.
   WeightStore(Backend& backend, const Weights& host, const ModelConfig& config, const Folds& folds, DType compute,
-              const HostTables& tables);
+              const CodedProducts& coded, const HostTables& tables);
 
   const Weights& weights() const { return weights_; }
   const Tables& tables() const { return tables_; }

@@ -142,6 +142,8 @@ TEST_F(Cli, BadUseIsExplainedWithExitCode2) {
       {plus(info, {"--steps", "1001"}), {"steps", "1001"}},
       {plus(info, {"--steps", "ten"}), {"--steps", "ten"}},
       {plus(info, {"--precision", "fp4"}), {"--precision", "fp4", "bf16"}},
+      {plus(info, {"--precision", "int8", "--codes", "tower"}), {"--codes", "tower", "vision"}},
+      {plus(info, {"--codes", "vision"}), {"--codes vision", "bf16", "--precision int8"}},
       {plus(info, {"--variant", "pi1"}), {"--variant", "pi1", "pi05"}},
       {plus(info, {"--rope-freq", "f8"}), {"--rope-freq", "exact"}},
       {plus(info, {"--time-rule", "x"}), {"--time-rule", "lerobot"}},
@@ -427,7 +429,8 @@ TEST_F(Cli, SynthInfoRunBenchCheck) {
 
     for (const Args& more :
          {Args{}, Args{"--precision", "f32"}, Args{"--precision", "fp8"}, Args{"--precision", "int8"},
-          Args{"--batch", "2", "--views", "1"},
+          Args{"--precision", "int8", "--codes", "vision", "prefix", "expert"},
+          Args{"--precision", "fp8", "--codes", "vision", "expert"}, Args{"--batch", "2", "--views", "1"},
           Args{"--precision", "f32", "--fold-off", "state_token_once", "--fold-off", "time_tables"}}) {
       const json check = run_json(plus({"check", "--checkpoint", checkpoint, "--threads", "1", "--json"}, more));
       expect_fields(check, {"/ok", "/against", "/precision", "/rows/0/quantity", "/rows/0/max_abs", "/rows/0/relative",

@@ -588,6 +588,27 @@ StoredMap representable(const std::filesystem::path& directory) {
   return weights;
 }
 
+TEST_P(EngineTest, CodesAreWhereTheyAreAskedFor) {
+  for (int bits = 0; bits < 8; ++bits) {
+    EngineOptions coded = options();
+    coded.coded = {.vision = (bits & 1) != 0, .prefix = (bits & 2) != 0, .expert = (bits & 4) != 0};
+    const Engine engine = make(model_, coded);
+    const Weights& weights = engine.store().weights();
+    const DType others = GetParam().precision == DType::kF32 ? weights.embedding.dtype : DType::kBf16;
+    const auto expected = [&](bool has_codes) {
+      return has_codes && is_scaled(GetParam().precision) ? GetParam().precision : others;
+    };
+    for (const Tensor* w :
+         {&weights.vision.layers[0].q.w, &weights.vision.layers[1].fc2.w, &weights.vision.projector.w})
+      EXPECT_EQ(w->dtype, expected(coded.coded.vision)) << bits;
+    for (const Tensor* w : {&weights.prefix.layers[0].q, &weights.prefix.layers[0].down})
+      EXPECT_EQ(w->dtype, expected(coded.coded.prefix)) << bits;
+    for (const Tensor* w : {&weights.expert.layers[0].gate, &weights.expert.layers[1].o})
+      EXPECT_EQ(w->dtype, expected(coded.coded.expert)) << bits;
+    EXPECT_EQ(weights.embedding.dtype, others);
+  }
+}
+
 TEST_P(EngineTest, StoredPrecisionDoesNotMatter) {
   const StoredMap base = representable(directory());
   const std::vector<std::pair<std::string, std::vector<DType>>> ways = {

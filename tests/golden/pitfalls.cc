@@ -174,7 +174,7 @@ class Call {
     if (change.weights) change.weights(host, copies_);
     HostTables tables = build_tables(host, config_, folds_, schedule_, 200, change.rope);
     if (change.tables) change.tables(tables);
-    store_ = std::make_unique<WeightStore>(backend(), host, config_, folds_, change.precision, tables);
+    store_ = std::make_unique<WeightStore>(backend(), host, config_, folds_, change.precision, CodedProducts{}, tables);
     spec_.emplace(ForwardSpec{.config = config_,
                               .weights = store_->weights(),
                               .tables = store_->tables(),
@@ -941,7 +941,7 @@ TEST_P(Pitfalls, Pitfall13_AsManyStepsAsAsked) {
     const Schedule schedule = make_schedule(steps, TimeRule::kOpenpi);
     Recorder recorded;
     const HostTables tables = build_tables(rig_.weights, rig_.config, {}, schedule, 200, RopeFrequencies::kExact);
-    const WeightStore store(backend(), rig_.weights, rig_.config, {}, DType::kF32, tables);
+    const WeightStore store(backend(), rig_.weights, rig_.config, {}, DType::kF32, {}, tables);
     const Folds folds;
     record_policy(recorded, {.config = rig_.config,
                              .weights = store.weights(),

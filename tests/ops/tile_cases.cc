@@ -23,12 +23,9 @@ Case tile_case(const TileShape& s, DType operands) {
   const std::string name = fmt::format("tile_{}x{}x{}.{}", s.m, s.n, s.k, dtype_name(operands));
   if (s.follows == Follows::kResidual) {
     const Tensor residual = m.data(kBf16, {s.m, s.n});
-    return m.make(name, LinearResidual{.x = x,
-                                       .w = w,
-                                       .bias = bias,
-                                       .residual = residual,
-                                       .gate = {},
-                                       .out = m.out(kBf16, {s.m, s.n})});
+    return m.make(name,
+                  LinearResidual{
+                      .x = x, .w = w, .bias = bias, .residual = residual, .gate = {}, .out = m.out(kBf16, {s.m, s.n})});
   }
   Linear a{.x = x, .w = w, .bias = bias, .out = m.out(kBf16, {s.m, s.n})};
   if (s.follows == Follows::kGelu) a.activation = Activation::kGeluTanh;

@@ -23,8 +23,7 @@ class Visit {
   }
   void linear(const std::string& name, int64_t out, int64_t in, WeightRole role, LinearWeights& linear) const {
     tensor(name + "weight", {out, in}, role, linear.w);
-    const bool matrix = role == WeightRole::kMatrix || role == WeightRole::kBf16Matrix;
-    tensor(name + "bias", {out}, matrix ? WeightRole::kFloat : role, linear.bias);
+    tensor(name + "bias", {out}, is_matrix(role) ? WeightRole::kFloat : role, linear.bias);
   }
   void layer_norm(const std::string& name, LayerNormWeights& norm) const {
     tensor(name + "weight", {config_.vision.width}, WeightRole::kFloat, norm.gain);
@@ -50,15 +49,15 @@ class Visit {
       const std::string at = fmt::format("{}encoder.layers.{}.", kVision, i);
       layer_norm(at + "layer_norm1.", layer.norm1);
       layer_norm(at + "layer_norm2.", layer.norm2);
-      linear(at + "self_attn.q_proj.", c.width, c.width, WeightRole::kBf16Matrix, layer.q);
-      linear(at + "self_attn.k_proj.", c.width, c.width, WeightRole::kBf16Matrix, layer.k);
-      linear(at + "self_attn.v_proj.", c.width, c.width, WeightRole::kBf16Matrix, layer.v);
-      linear(at + "self_attn.out_proj.", c.width, c.width, WeightRole::kBf16Matrix, layer.out);
-      linear(at + "mlp.fc1.", c.mlp, c.width, WeightRole::kBf16Matrix, layer.fc1);
-      linear(at + "mlp.fc2.", c.width, c.mlp, WeightRole::kBf16Matrix, layer.fc2);
+      linear(at + "self_attn.q_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.q);
+      linear(at + "self_attn.k_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.k);
+      linear(at + "self_attn.v_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.v);
+      linear(at + "self_attn.out_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.out);
+      linear(at + "mlp.fc1.", c.mlp, c.width, WeightRole::kVisionMatrix, layer.fc1);
+      linear(at + "mlp.fc2.", c.width, c.mlp, WeightRole::kVisionMatrix, layer.fc2);
     }
     layer_norm(kVision + "post_layernorm.", weights.post_norm);
-    linear(kProjector, config_.prefix.width, c.width, WeightRole::kBf16Matrix, weights.projector);
+    linear(kProjector, config_.prefix.width, c.width, WeightRole::kVisionMatrix, weights.projector);
   }
 
   void gemma(const std::string& prefix, const GemmaConfig& c, bool is_prefix, GemmaWeights& weights) const {
@@ -68,7 +67,7 @@ class Visit {
       GemmaLayerWeights& layer = weights.layers[static_cast<size_t>(i)];
       const std::string at = fmt::format("{}layers.{}.", prefix, i);
       const bool dead = is_prefix && i + 1 == config_.depth;
-      const WeightRole live = is_prefix ? WeightRole::kMatrix : WeightRole::kBf16Matrix;
+      const WeightRole live = is_prefix ? WeightRole::kPrefixMatrix : WeightRole::kExpertMatrix;
       const WeightRole matrix = dead ? WeightRole::kDead : live;
       rms_norm(at + "input_layernorm.", c.width, adaptive, WeightRole::kFloat, layer.input_norm);
       rms_norm(at + "post_attention_layernorm.", c.width, adaptive, dead ? WeightRole::kDead : WeightRole::kFloat,
@@ -116,7 +115,7 @@ std::string first_names(const char* what, const std::vector<std::string>& names)
 void visit_weights(Weights& weights, const ModelConfig& config, const Visitor& f) {
   const Visit visit(config, f);
   visit.vision(weights.vision);
-  visit.tensor(kEmbedding, {config.vocab, config.prefix.width}, WeightRole::kBf16Matrix, weights.embedding);
+  visit.tensor(kEmbedding, {config.vocab, config.prefix.width}, WeightRole::kEmbeddingMatrix, weights.embedding);
   visit.gemma(kPrefix, config.prefix, true, weights.prefix);
   visit.gemma(kExpert, config.expert, false, weights.expert);
   visit.projections(weights);
@@ -141,8 +140,7 @@ Weights load_weights(const TensorSource& source, const ModelConfig& config) {
       missing.push_back(spec.name);
       return;
     }
-    const bool is_large =
-        spec.role == WeightRole::kMatrix || spec.role == WeightRole::kBf16Matrix || spec.role == WeightRole::kDead;
+    const bool is_large = is_matrix(spec.role) || spec.role == WeightRole::kDead;
     tensor = is_large ? source.header(spec.name) : source.tensor(spec.name);
     if (tensor.shape != spec.shape) {
       wrong_shape.push_back(

@@ -59,11 +59,34 @@ struct Weights {
 
 // How a weight is kept in memory.
 enum class WeightRole {
-  kMatrix,      // in the compute type: operands of the large products
-  kBf16Matrix,  // the same, but bf16 where that has scales: vision, the embedding, the action expert
-  kFloat,       // in f32: norms, biases, patch and position embedding, the suffix projections
-  kTimeOnly,    // needed to build the time tables, not by the network itself when those are folded
-  kDead,        // read by no live operation (rest of the last prefix layer, prefix final norm)
+  // In the compute type, operands of the large products; codes for those of CodedProducts alone, else bf16.
+  kVisionMatrix,
+  kPrefixMatrix,
+  kExpertMatrix,
+  kEmbeddingMatrix,  // the same, never codes
+  kFloat,            // in f32: norms, biases, patch and position embedding, the suffix projections
+  kTimeOnly,         // needed to build the time tables, not by the network itself when those are folded
+  kDead,             // read by no live operation (rest of the last prefix layer, prefix final norm)
+};
+
+constexpr bool is_matrix(WeightRole role) {
+  return role == WeightRole::kVisionMatrix || role == WeightRole::kPrefixMatrix || role == WeightRole::kExpertMatrix ||
+         role == WeightRole::kEmbeddingMatrix;
+}
+
+// Which products run on codes in a precision that has such. The vision tower's count the projector.
+struct CodedProducts {
+  bool vision = false, prefix = true, expert = false;
+  bool holds(WeightRole role) const {
+    switch (role) {
+      case WeightRole::kVisionMatrix:
+        return vision;
+      case WeightRole::kExpertMatrix:
+        return expert;
+      default:
+        return prefix && (role == WeightRole::kPrefixMatrix || role == WeightRole::kDead);
+    }
+  }
 };
 
 struct WeightSpec {

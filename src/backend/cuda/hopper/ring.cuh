@@ -52,8 +52,8 @@ struct TailedTile : Shape {
   static constexpr Tail kTail = kTail_;
   static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kGelu;
   // A warp copies; where multiplying needs more registers than an equal share, a warpgroup, which can give them up.
-  static constexpr bool kShiftsRegisters =
-      Shape::kScaled || 4 * Shape::kBlocks * Shape::kGroups > (kTail == Tail::kRope ? 72 : 128);
+  static constexpr bool kShiftsRegisters = Shape::kScaled ||
+                                           4 * Shape::kBlocks * Shape::kGroups > (kTail == Tail::kRope ? 72 : 128);
   static constexpr int kThreads = Shape::kMultipliers + (kShiftsRegisters ? 128 : 32);
   static constexpr int kStrips = Shape::kWarpgroups * Shape::kBlocks;  // of 64 columns
   // Parts of unlike size leave by eight tokens at a time.
