@@ -48,8 +48,9 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
       ->capture_default_str();
   app.add_option(
          "--codes", codes,
-         "whose products have 8-bit operands with fp8 and int8: prefix (default), vision, expert, one or several")
-      ->check(CLI::IsMember({"vision", "prefix", "expert"}));
+         "which products have 8-bit operands with fp8 and int8, one or several: prefix (default), vision-normed "
+         "(the tower's q, k, v, fc1 and the projector), vision (all of the tower's), expert")
+      ->check(CLI::IsMember({"vision", "vision-normed", "prefix", "expert"}));
   app.add_option("--rope-freq", rope, "exact | bf16: RoPE frequencies as trained")
       ->check(CLI::IsMember({"exact", "bf16"}))
       ->capture_default_str();
@@ -85,7 +86,10 @@ EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const
       throw_bad_use("--codes {}: {} has no codes; add --precision int8 or fp8", fmt::join(codes, " "), precision);
     }
     const auto has = [&](std::string_view name) { return std::ranges::find(codes, name) != codes.end(); };
-    options.coded = {.vision = has("vision"), .prefix = has("prefix"), .expert = has("expert")};
+    options.coded = {.vision_normed = has("vision") || has("vision-normed"),
+                     .vision = has("vision"),
+                     .prefix = has("prefix"),
+                     .expert = has("expert")};
   }
   options.rope = rope == "bf16" ? RopeFrequencies::kBf16 : RopeFrequencies::kExact;
   const bool lerobot = time_rule.empty() ? stated.kind == ConfigKind::kLerobot : time_rule == "lerobot";

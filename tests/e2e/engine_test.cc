@@ -589,9 +589,12 @@ StoredMap representable(const std::filesystem::path& directory) {
 }
 
 TEST_P(EngineTest, CodesAreWhereTheyAreAskedFor) {
-  for (int bits = 0; bits < 8; ++bits) {
+  for (int bits = 0; bits < 16; ++bits) {
     EngineOptions coded = options();
-    coded.coded = {.vision = (bits & 1) != 0, .prefix = (bits & 2) != 0, .expert = (bits & 4) != 0};
+    coded.coded = {.vision_normed = (bits & 8) != 0,
+                   .vision = (bits & 1) != 0,
+                   .prefix = (bits & 2) != 0,
+                   .expert = (bits & 4) != 0};
     const Engine engine = make(model_, coded);
     const Weights& weights = engine.store().weights();
     const DType others = GetParam().precision == DType::kF32 ? weights.embedding.dtype : DType::kBf16;
@@ -599,7 +602,9 @@ TEST_P(EngineTest, CodesAreWhereTheyAreAskedFor) {
       return has_codes && is_scaled(GetParam().precision) ? GetParam().precision : others;
     };
     for (const Tensor* w :
-         {&weights.vision.layers[0].q.w, &weights.vision.layers[1].fc2.w, &weights.vision.projector.w})
+         {&weights.vision.layers[0].q.w, &weights.vision.layers[1].fc1.w, &weights.vision.projector.w})
+      EXPECT_EQ(w->dtype, expected(coded.coded.vision_normed)) << bits;
+    for (const Tensor* w : {&weights.vision.layers[0].out.w, &weights.vision.layers[1].fc2.w})
       EXPECT_EQ(w->dtype, expected(coded.coded.vision)) << bits;
     for (const Tensor* w : {&weights.prefix.layers[0].q, &weights.prefix.layers[0].down})
       EXPECT_EQ(w->dtype, expected(coded.coded.prefix)) << bits;

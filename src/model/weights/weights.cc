@@ -49,15 +49,15 @@ class Visit {
       const std::string at = fmt::format("{}encoder.layers.{}.", kVision, i);
       layer_norm(at + "layer_norm1.", layer.norm1);
       layer_norm(at + "layer_norm2.", layer.norm2);
-      linear(at + "self_attn.q_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.q);
-      linear(at + "self_attn.k_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.k);
-      linear(at + "self_attn.v_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.v);
+      linear(at + "self_attn.q_proj.", c.width, c.width, WeightRole::kVisionNormedMatrix, layer.q);
+      linear(at + "self_attn.k_proj.", c.width, c.width, WeightRole::kVisionNormedMatrix, layer.k);
+      linear(at + "self_attn.v_proj.", c.width, c.width, WeightRole::kVisionNormedMatrix, layer.v);
       linear(at + "self_attn.out_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.out);
-      linear(at + "mlp.fc1.", c.mlp, c.width, WeightRole::kVisionMatrix, layer.fc1);
+      linear(at + "mlp.fc1.", c.mlp, c.width, WeightRole::kVisionNormedMatrix, layer.fc1);
       linear(at + "mlp.fc2.", c.width, c.mlp, WeightRole::kVisionMatrix, layer.fc2);
     }
     layer_norm(kVision + "post_layernorm.", weights.post_norm);
-    linear(kProjector, config_.prefix.width, c.width, WeightRole::kVisionMatrix, weights.projector);
+    linear(kProjector, config_.prefix.width, c.width, WeightRole::kVisionNormedMatrix, weights.projector);
   }
 
   void gemma(const std::string& prefix, const GemmaConfig& c, bool is_prefix, GemmaWeights& weights) const {

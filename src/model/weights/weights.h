@@ -60,7 +60,8 @@ struct Weights {
 // How a weight is kept in memory.
 enum class WeightRole {
   // In the compute type, operands of the large products; codes for those of CodedProducts alone, else bf16.
-  kVisionMatrix,
+  kVisionNormedMatrix,  // behind a norm, which makes its rows' codes: q, k, v, fc1, the projector
+  kVisionMatrix,        // the tower's others
   kPrefixMatrix,
   kExpertMatrix,
   kEmbeddingMatrix,  // the same, never codes
@@ -70,15 +71,17 @@ enum class WeightRole {
 };
 
 constexpr bool is_matrix(WeightRole role) {
-  return role == WeightRole::kVisionMatrix || role == WeightRole::kPrefixMatrix || role == WeightRole::kExpertMatrix ||
-         role == WeightRole::kEmbeddingMatrix;
+  return role == WeightRole::kVisionNormedMatrix || role == WeightRole::kVisionMatrix ||
+         role == WeightRole::kPrefixMatrix || role == WeightRole::kExpertMatrix || role == WeightRole::kEmbeddingMatrix;
 }
 
-// Which products run on codes in a precision that has such. The vision tower's count the projector.
+// Which products run on codes in a precision that has such.
 struct CodedProducts {
-  bool vision = false, prefix = true, expert = false;
+  bool vision_normed = false, vision = false, prefix = true, expert = false;
   bool holds(WeightRole role) const {
     switch (role) {
+      case WeightRole::kVisionNormedMatrix:
+        return vision_normed;
       case WeightRole::kVisionMatrix:
         return vision;
       case WeightRole::kExpertMatrix:
