@@ -246,7 +246,8 @@ std::vector<Rung> ladder_rungs(const std::string& precision) {
   add("persistent loop", "all denoise steps as one kernel, where the card and the rows allow it");
   if (precision == "bf16") {
     rung.precision = "int8";
-    add("8-bit operands", "the prefix's products on i8 codes (--precision int8), another result than the rungs above");
+    add("8-bit operands",
+        "products on i8 codes (--precision int8, the prefix's unless --codes says others); another result");
   }
   return rungs;
 }

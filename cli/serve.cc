@@ -87,7 +87,7 @@ ServerInfo describe(const Session& session, const Preset& preset, const ServeOpt
           .preset = std::string(preset.name),
           .backend = std::string(session.backend->name()),
           .device = session.backend->info().name,
-          .precision = std::string(precision_name(session.engine->options().precision)),
+          .precision = options.model.precision_text(),
           .horizon = config.horizon,
           .action_width = preset.robot->action_width,
           .max_batch = static_cast<int64_t>(options.max_batch)};

@@ -243,7 +243,7 @@ class Tracing {
     fact("driver", device.driver);
     fact("runtime", device.runtime);
     fact("checkpoint", options_.model.checkpoint);
-    fact("precision", options_.model.precision);
+    fact("precision", options_.model.precision_text());
     fact("workload", fmt::format("batch {}, {} views, {} prompt tokens, horizon {}, {} steps", options_.workload.batch,
                                  options_.workload.views, workload_.prompt_tokens(), engine_.config().horizon,
                                  engine_.schedule().times.size()));
