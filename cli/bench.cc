@@ -22,7 +22,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 // Raised when a field changes its name or meaning. docs/bench.md lists the fields.
-constexpr int kSchema = 2;
+constexpr int kBenchSchema = 2;
 
 struct BenchOptions {
   ModelOptions model;
@@ -81,7 +81,7 @@ Json json_of(const Report& r) {
   const double p50 = m.wall.percentile(50);
   const StartTimes& start = r.engine().start_times();
   Json json = {
-      {"schema", kSchema},
+      {"schema", kBenchSchema},
       {"version", TENDON_VERSION},
       {"commit", TENDON_COMMIT},
       {"device", describe_device(*r.session.backend)},

@@ -16,7 +16,7 @@ namespace {
 using doctor::Finding;
 using doctor::Severity;
 
-constexpr int kSchema = 1;
+constexpr int kDoctorSchema = 1;
 
 struct DoctorOptions {
   std::string root = "/", cards;
@@ -77,7 +77,7 @@ int run_doctor(const DoctorOptions& options) {
                     {"remedy", one.remedy}});
   }
   if (options.json) {
-    write_json({{"schema", kSchema}, {"wrong", wrong}, {"advice", advice}, {"findings", list}}, "-");
+    write_json({{"schema", kDoctorSchema}, {"wrong", wrong}, {"advice", advice}, {"findings", list}}, "-");
   } else {
     print(findings);
     fmt::print("{} wrong, {} to think about. Nothing was changed.\n", wrong, advice);

@@ -10,7 +10,7 @@
 namespace tendon::cli {
 namespace {
 
-constexpr int kSchema = 1;
+constexpr int kEstimateSchema = 1;
 
 }  // namespace
 
@@ -66,7 +66,7 @@ void estimate(const std::string& name, const ModelOptions& model, const Workload
   }
   if (json.empty()) return;
   write_json(
-      {{"schema", kSchema},
+      {{"schema", kEstimateSchema},
        {"card", card.name},
        {"device", card.device},
        {"note", card.note},

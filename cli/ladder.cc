@@ -20,7 +20,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchema = 1;
+constexpr int kLadderSchema = 1;
 
 struct LadderOptions {
   ModelOptions model;
@@ -169,7 +169,7 @@ class Ladder {
 
   Json json() const {
     const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(); };
-    Json json = {{"schema", kSchema},           {"kind", "ladder"},
+    Json json = {{"schema", kLadderSchema},           {"kind", "ladder"},
                  {"version", TENDON_VERSION},   {"commit", TENDON_COMMIT},
                  {"device", device_},           {"checkpoint", options_.model.checkpoint},
                  {"workload", workload_},       {"calls", measure_.iters},

@@ -18,7 +18,7 @@ using Json = nlohmann::ordered_json;
 using Actions = std::vector<float>;
 
 // Raised when a field changes its name or meaning. docs/bench.md lists the fields.
-constexpr int kSchema = 1;
+constexpr int kStreamingSchema = 1;
 constexpr int64_t kFrames = 3;  // that differ, in turn: more than may be under way
 constexpr int64_t kWarmUps = 20;
 constexpr int64_t kCallsAlone = 100;
@@ -176,7 +176,7 @@ class Streaming {
 
   Json json() const {
     Json json = {
-        {"schema", kSchema},
+        {"schema", kStreamingSchema},
         {"kind", "streaming"},
         {"version", TENDON_VERSION},
         {"commit", TENDON_COMMIT},

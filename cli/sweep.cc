@@ -17,7 +17,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kSchema = 2, kOldestReadSchema = 1;  // 1: `caches` stands once for the file
+constexpr int kSweepSchema = 2, kOldestReadSchema = 1;  // 1: `caches` stands once for the file
 constexpr size_t kMostValues = 1000;
 
 // Every value of every axis; an axis that was not swept has the one value of its option.
@@ -201,9 +201,9 @@ Json read_baseline(const std::string& path) {
   if (json.is_discarded() || !json.is_object() || json.value("kind", "") != "sweep" || !json.contains("rows")) {
     throw_bad_input("The baseline '{}' is no JSON that tendon bench --sweep wrote.", path);
   }
-  if (const int schema = json.value("schema", 0); schema < kOldestReadSchema || schema > kSchema) {
+  if (const int schema = json.value("schema", 0); schema < kOldestReadSchema || schema > kSweepSchema) {
     throw_bad_input("The baseline '{}' has schema {}, this program writes {}: measure it again.", path, schema,
-                    kSchema);
+                    kSweepSchema);
   }
   return json;
 }
@@ -282,7 +282,7 @@ int sweep(const SweepOptions& options, const ModelOptions& model, const Workload
   }
   if (!json.empty()) {
     write_json({{"kind", "sweep"},
-                {"schema", kSchema},
+                {"schema", kSweepSchema},
                 {"version", TENDON_VERSION},
                 {"commit", TENDON_COMMIT},
                 {"device", device},
