@@ -169,12 +169,10 @@ class Ladder {
 
   Json json() const {
     const auto or_null = [](const auto& value) { return value ? Json(*value) : Json(); };
-    Json json = {{"schema", kLadderSchema},           {"kind", "ladder"},
-                 {"version", TENDON_VERSION},   {"commit", TENDON_COMMIT},
-                 {"device", device_},           {"checkpoint", options_.model.checkpoint},
-                 {"workload", workload_},       {"calls", measure_.iters},
-                 {"against", options_.against}, {"floor_ms", or_null(floor_.ms)},
-                 {"rungs", Json::array()}};
+    Json json = {{"schema", kLadderSchema},        {"kind", "ladder"},        {"version", TENDON_VERSION},
+                 {"commit", TENDON_COMMIT},        {"device", device_},       {"checkpoint", options_.model.checkpoint},
+                 {"workload", workload_},          {"calls", measure_.iters}, {"against", options_.against},
+                 {"floor_ms", or_null(floor_.ms)}, {"rungs", Json::array()}};
     for (const RungResult& r : results_) {
       Json row = {{"rung", r.rung.name},
                   {"what", r.rung.what},

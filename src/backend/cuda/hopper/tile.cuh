@@ -3,11 +3,11 @@
 //   w (N, K) bf16 [gate and up: two of them], x (M, K) bf16, out (M, N) bf16, bias (N) f32, residual (M, N) bf16.
 //   K, N multiples of 8, all rows 16-byte aligned. x and w may be codes of one kind, K a multiple of 16: the scales
 //   of their rows meet the sums before anything else follows. Sums of i8 codes are whole numbers.
-// One warpgroup copies: boxes of 128 bytes along K, by TMA, into a ring of stages; blocks of a cluster share what they
-// have in common. The others multiply 64 · kBlocks weight rows each and run through the ring independently, so that
-// one's epilogue hides behind the other's products. Gate and up rows alternate by eight in a tile (the copy interleaves
-// them), so that one thread has both sums of a pair. With kParts, as many blocks of a cluster share out K: each sends
-// the others their tokens' sums through shared memory and finishes its own, in a fixed order.
+// A warp, or a warpgroup, copies: boxes of 128 bytes along K, by TMA, into a ring of stages; blocks of a cluster share
+// what they have in common. Warpgroups multiply 64 · kBlocks weight rows each and run through the ring independently,
+// so that one's epilogue hides behind the other's products. Gate and up rows alternate by eight in a tile (the copy
+// interleaves them), so that one thread has both sums of a pair. With kParts, as many blocks of a cluster share out K:
+// each sends the others their tokens' sums through shared memory and finishes its own, in a fixed order.
 #pragma once
 
 #include "backend/cuda/hopper/epilogue.cuh"
