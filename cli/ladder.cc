@@ -37,7 +37,9 @@ class Ladder {
   }
 
   int run() {
-    for (const Rung& rung : ladder_rungs(options_.model.precision)) {
+    const std::vector<Rung> rungs = ladder_rungs(options_.model.precision);
+    options_.model.require_codes_in({rungs.back().precision});
+    for (const Rung& rung : rungs) {
       try {
         results_.push_back(measure_rung(rung));
       } catch (const Error& error) {
@@ -122,7 +124,7 @@ class Ladder {
     }
     workload_ =
         fmt::format("{} {}, batch {}, {} views, {} prompt tokens, horizon {}, {} steps", options_.model.checkpoint,
-                    options_.model.precision, options_.workload.batch, options_.workload.views,
+                    options_.model.precision_text(), options_.workload.batch, options_.workload.views,
                     workload.prompt_tokens(), loaded_->config.horizon, engine.schedule().times.size());
     if (quiet_) return;
     fmt::print("{}: {} ({}), commit {}\n{}, up to {} calls a rung\n", device_["backend"].get<std::string>(),
@@ -178,7 +180,7 @@ class Ladder {
                   {"what", r.rung.what},
                   {"graph", r.rung.graph},
                   {"gemm_table", r.rung.gemm_table},
-                  {"precision", r.rung.precision},
+                  {"precision", on_rung(options_.model, r.rung).precision_text()},
                   {"expand", r.rung.expand},
                   {"without", r.rung.without},
                   {"p50_ms", r.p50_ms},
@@ -254,8 +256,7 @@ ModelOptions on_rung(const ModelOptions& options, const Rung& rung) {
   ModelOptions model = options;
   model.no_graph = options.no_graph || !rung.graph;
   if (!rung.gemm_table) model.gemm_table = "none";
-  model.precision = rung.precision;
-  if (!is_scaled(parse_precision(rung.precision).value())) model.codes.clear();
+  model.set_precision(rung.precision);
   model.expand.insert(model.expand.end(), rung.expand.begin(), rung.expand.end());
   model.without.insert(model.without.end(), rung.without.begin(), rung.without.end());
   return model;

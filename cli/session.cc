@@ -32,6 +32,8 @@ std::vector<std::string> expanded_operations(const std::vector<std::string>& giv
   return names;
 }
 
+bool has_codes(const std::string& precision) { return is_scaled(parse_precision(precision).value()); }
+
 }  // namespace
 
 void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
@@ -75,19 +77,28 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
 }
 
 std::string ModelOptions::precision_text() const {
-  return codes.empty() ? precision : fmt::format("{} ({})", precision, fmt::join(codes, "+"));
+  return codes.empty() || !has_codes(precision) ? precision : fmt::format("{} ({})", precision, fmt::join(codes, "+"));
+}
+
+void ModelOptions::set_precision(const std::string& word) {
+  precision = word;
+  if (!has_codes(word)) codes.clear();
+}
+
+void ModelOptions::require_codes_in(const std::vector<std::string>& precisions) const {
+  if (codes.empty() || std::ranges::any_of(precisions, has_codes)) return;
+  throw_bad_use("--codes {}: {} has no codes; add --precision int8 or fp8", fmt::join(codes, " "),
+                fmt::join(precisions, ", "));
 }
 
 EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const {
   EngineOptions options;
   options.precision = parse_precision(precision).value();
+  require_codes_in({precision});
   if (!codes.empty()) {
-    if (!is_scaled(options.precision)) {
-      throw_bad_use("--codes {}: {} has no codes; add --precision int8 or fp8", fmt::join(codes, " "), precision);
-    }
     const auto has = [&](std::string_view name) { return std::ranges::find(codes, name) != codes.end(); };
     options.coded = {.vision_normed = has("vision") || has("vision-normed"),
-                     .vision = has("vision"),
+                     .vision_rest = has("vision"),
                      .prefix = has("prefix"),
                      .expert = has("expert")};
   }

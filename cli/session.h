@@ -38,6 +38,10 @@ struct ModelOptions {
   void add_to(CLI::App& app, bool checkpoint_required = true);
   // The precision, and which products run on codes where it is not the default: "int8", "int8 (vision+prefix)".
   std::string precision_text() const;
+  // Another precision, as a rung of the ladder or a row of a sweep has it: without codes where it has none.
+  void set_precision(const std::string& word);
+  // Throws when the user names products for codes and none of these precisions has any.
+  void require_codes_in(const std::vector<std::string>& precisions) const;
   // What the user leaves open is taken from the checkpoint's config.
   EngineOptions engine_options(const CheckpointConfig& stated = {}) const;
   LoadOptions load_options(const Preset* preset = nullptr) const;

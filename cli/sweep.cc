@@ -239,6 +239,7 @@ bool compare(Json& rows, const Json& baseline, const SweepOptions& options, bool
 int sweep(const SweepOptions& options, const ModelOptions& model, const WorkloadOptions& workload,
           const MeasureOptions& measure_options, const std::string& json) {
   const Axes axes = axes_of(options, model, workload, measure_options);
+  model.require_codes_in(axes.precision);
   const Json baseline = options.baseline.empty() ? Json() : read_baseline(options.baseline);
   const bool print = json != "-";
   Json rows = Json::array();
@@ -247,8 +248,7 @@ int sweep(const SweepOptions& options, const ModelOptions& model, const Workload
     for (const auto& horizon : axes.horizon) {
       for (const auto& steps : axes.steps) {
         ModelOptions one = model;
-        one.precision = precision;
-        if (!is_scaled(parse_precision(precision).value())) one.codes.clear();
+        one.set_precision(precision);
         one.horizon = horizon;
         one.steps = steps;
         const Session session = open_session(one);
@@ -265,7 +265,7 @@ int sweep(const SweepOptions& options, const ModelOptions& model, const Workload
                 MeasureOptions how = measure_options;
                 how.cold = caches == "cold";
                 const Measured measured = measure(*session.engine, inputs, how);
-                rows.push_back(row_of(session, inputs, shape, precision, caches, measured));
+                rows.push_back(row_of(session, inputs, shape, one.precision_text(), caches, measured));
                 if (print) print_row(rows.back());
               }
             }

@@ -27,8 +27,8 @@ bool is_needed(const WeightSpec& spec, const Folds& folds) {
 
 // `widens`: the backend's products take bf16 weights with f32 rows.
 DType kept_dtype(const WeightSpec& spec, DType stored, DType compute, const CodedProducts& coded, bool widens) {
-  const bool is_matrix = spec.shape.rank() == 2 && spec.role != WeightRole::kFloat;
-  if (!is_matrix) return DType::kF32;
+  const bool is_operand = spec.shape.rank() == 2 && spec.role != WeightRole::kFloat;
+  if (!is_operand) return DType::kF32;
   const bool for_f32_operand = spec.role == WeightRole::kTimeOnly || compute == DType::kF32;
   if (for_f32_operand) return stored == DType::kBf16 && widens ? DType::kBf16 : DType::kF32;
   return is_scaled(compute) && coded.holds(spec.role) ? compute : DType::kBf16;

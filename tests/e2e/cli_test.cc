@@ -144,6 +144,8 @@ TEST_F(Cli, BadUseIsExplainedWithExitCode2) {
       {plus(info, {"--precision", "fp4"}), {"--precision", "fp4", "bf16"}},
       {plus(info, {"--precision", "int8", "--codes", "tower"}), {"--codes", "tower", "vision"}},
       {plus(info, {"--codes", "vision"}), {"--codes vision", "bf16", "--precision int8"}},
+      {plus(bench, {"--codes", "vision", "--sweep", "precision=bf16,f32"}), {"--codes vision", "bf16, f32"}},
+      {{"ladder", "--checkpoint", "synthetic:pi0-tiny", "--precision", "f32", "--codes", "vision"}, {"--codes", "f32"}},
       {plus(info, {"--variant", "pi1"}), {"--variant", "pi1", "pi05"}},
       {plus(info, {"--rope-freq", "f8"}), {"--rope-freq", "exact"}},
       {plus(info, {"--time-rule", "x"}), {"--time-rule", "lerobot"}},

@@ -592,7 +592,7 @@ TEST_P(EngineTest, CodesAreWhereTheyAreAskedFor) {
   for (int bits = 0; bits < 16; ++bits) {
     EngineOptions coded = options();
     coded.coded = {.vision_normed = (bits & 8) != 0,
-                   .vision = (bits & 1) != 0,
+                   .vision_rest = (bits & 1) != 0,
                    .prefix = (bits & 2) != 0,
                    .expert = (bits & 4) != 0};
     const Engine engine = make(model_, coded);
@@ -605,7 +605,7 @@ TEST_P(EngineTest, CodesAreWhereTheyAreAskedFor) {
          {&weights.vision.layers[0].q.w, &weights.vision.layers[1].fc1.w, &weights.vision.projector.w})
       EXPECT_EQ(w->dtype, expected(coded.coded.vision_normed)) << bits;
     for (const Tensor* w : {&weights.vision.layers[0].out.w, &weights.vision.layers[1].fc2.w})
-      EXPECT_EQ(w->dtype, expected(coded.coded.vision)) << bits;
+      EXPECT_EQ(w->dtype, expected(coded.coded.vision_rest)) << bits;
     for (const Tensor* w : {&weights.prefix.layers[0].q, &weights.prefix.layers[0].down})
       EXPECT_EQ(w->dtype, expected(coded.coded.prefix)) << bits;
     for (const Tensor* w : {&weights.expert.layers[0].gate, &weights.expert.layers[1].o})

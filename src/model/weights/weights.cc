@@ -52,9 +52,9 @@ class Visit {
       linear(at + "self_attn.q_proj.", c.width, c.width, WeightRole::kVisionNormedMatrix, layer.q);
       linear(at + "self_attn.k_proj.", c.width, c.width, WeightRole::kVisionNormedMatrix, layer.k);
       linear(at + "self_attn.v_proj.", c.width, c.width, WeightRole::kVisionNormedMatrix, layer.v);
-      linear(at + "self_attn.out_proj.", c.width, c.width, WeightRole::kVisionMatrix, layer.out);
+      linear(at + "self_attn.out_proj.", c.width, c.width, WeightRole::kVisionRestMatrix, layer.out);
       linear(at + "mlp.fc1.", c.mlp, c.width, WeightRole::kVisionNormedMatrix, layer.fc1);
-      linear(at + "mlp.fc2.", c.width, c.mlp, WeightRole::kVisionMatrix, layer.fc2);
+      linear(at + "mlp.fc2.", c.width, c.mlp, WeightRole::kVisionRestMatrix, layer.fc2);
     }
     layer_norm(kVision + "post_layernorm.", weights.post_norm);
     linear(kProjector, config_.prefix.width, c.width, WeightRole::kVisionNormedMatrix, weights.projector);

@@ -61,7 +61,7 @@ struct Weights {
 enum class WeightRole {
   // In the compute type, operands of the large products; codes for those of CodedProducts alone, else bf16.
   kVisionNormedMatrix,  // behind a norm, which makes its rows' codes: q, k, v, fc1, the projector
-  kVisionMatrix,        // the tower's others
+  kVisionRestMatrix,    // the tower's others
   kPrefixMatrix,
   kExpertMatrix,
   kEmbeddingMatrix,  // the same, never codes
@@ -71,19 +71,19 @@ enum class WeightRole {
 };
 
 constexpr bool is_matrix(WeightRole role) {
-  return role == WeightRole::kVisionNormedMatrix || role == WeightRole::kVisionMatrix ||
+  return role == WeightRole::kVisionNormedMatrix || role == WeightRole::kVisionRestMatrix ||
          role == WeightRole::kPrefixMatrix || role == WeightRole::kExpertMatrix || role == WeightRole::kEmbeddingMatrix;
 }
 
 // Which products run on codes in a precision that has such.
 struct CodedProducts {
-  bool vision_normed = false, vision = false, prefix = true, expert = false;
+  bool vision_normed = false, vision_rest = false, prefix = true, expert = false;
   bool holds(WeightRole role) const {
     switch (role) {
       case WeightRole::kVisionNormedMatrix:
         return vision_normed;
-      case WeightRole::kVisionMatrix:
-        return vision;
+      case WeightRole::kVisionRestMatrix:
+        return vision_rest;
       case WeightRole::kExpertMatrix:
         return expert;
       default:

@@ -48,7 +48,7 @@ TENDON_DEVICE void all_parts(const float* own, const Ring<T>& ring, int block, f
 }
 
 // Where a warpgroup turns its sums: tokens × 16-byte pieces of 64 columns, swizzled so that neither the rows that are
-// written nor the pieces that are read collide.
+// written nor the pieces that are read collide. It is the 128-byte swizzle of TMA, by which boxes come and go there.
 constexpr int kPieces = 8;
 constexpr int kTurnTokens = 8 * kChunkGroups;
 constexpr int kTurns = kTurnTokens * kPieces / 128;  // pieces of a thread

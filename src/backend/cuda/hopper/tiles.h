@@ -31,7 +31,7 @@ struct TileMaps {
 struct TileArgs {
   const float* bias;  // (cols), null: none
   bool adds;          // a residual
-  Bf16* out;          // (rows, cols)
+  Bf16* out;          // (rows, cols); here and its stride: for GELU(gate) · up
   int64_t out_stride;
   int rows, cols;
   int steps;        // of kDepth along K
