@@ -28,6 +28,12 @@ class RunHereTest : public testing::Test {
     asio::post(strand_, [promise] { promise->set_value(std::this_thread::get_id()); });
     return promise->get_future();
   }
+  // Returns when the strand holds nothing: a function's result may be here before the strand has let go of it.
+  void wait_until_idle() {
+    std::promise<void> behind;
+    asio::post(io_, [&] { behind.set_value(); });
+    behind.get_future().wait();
+  }
 
   asio::io_context io_;
   asio::executor_work_guard<asio::io_context::executor_type> work_ = asio::make_work_guard(io_);
@@ -37,6 +43,7 @@ class RunHereTest : public testing::Test {
 
 TEST_F(RunHereTest, TheNextFunctionOfAnIdleStrand) {
   EXPECT_EQ(post().get(), thread_.get_id());
+  wait_until_idle();
   {
     const RunHere here;
     EXPECT_EQ(post().get(), std::this_thread::get_id());
