@@ -25,7 +25,7 @@ void estimate(const std::string& name, const ModelOptions& model, const Workload
   ShapeBackend shapes(*cpu);
   ZeroMemory memory;
   const Weights weights = zero_weights(config, memory);
-  Engine engine(shapes, config, weights, model.engine_options());
+  Engine engine(shapes, config, weights, model.engine_options(config));
   const Workload workload(config, options);
   const Plan& plan = engine.prepare(workload.samples());
   const DeviceLimits hoped = attainable(card);

@@ -65,7 +65,7 @@ class Ladder {
     const ModelOptions model = on_rung(options_.model, rung);
     const std::unique_ptr<Backend> backend = make_backend(model.backend, model.backend_options());
     if (!loaded_) load(*backend);
-    Engine engine(*backend, loaded_->config, loaded_->weights, model.engine_options(stated()));
+    Engine engine(*backend, loaded_->config, loaded_->weights, model.engine_options(loaded_->config, stated()));
     const Workload workload(loaded_->config, options_.workload);
     if (results_.empty()) begin(engine, workload);
     const Measured measured = measure(engine, workload, calls_for(engine, workload));

@@ -4,14 +4,33 @@
 
 #include "base/check.h"
 #include "checkpoint/stats_files.h"
+#include "policy/files/state_file.h"
 
 namespace tendon::cli {
+namespace {
 
-void PolicyArguments::add_to(CLI::App& app) {
+std::optional<NormStats> find_stats(const PolicyArguments& arguments, const LoadedModel& model, const Preset& preset,
+                                    const LogSink& log) {
+  StatsOptions stats;
+  if (!arguments.norm_stats.empty()) stats.file = arguments.norm_stats;
+  if (!arguments.asset_id.empty()) stats.asset_id = arguments.asset_id;
+  if (!preset.asset_id.empty()) stats.preset_asset_id = std::string(preset.asset_id);
+  if (model.checkpoint != nullptr) return load_norm_stats(*model.checkpoint, model.config.variant, stats, log);
+  if (stats.file) {
+    const NormMode mode = model.config.pi05() ? NormMode::kQuantile : NormMode::kMeanStd;
+    return load_openpi_norm_stats({}, mode, stats, log);
+  }
+  log_warning(log, "synthetic weights have no statistics: state and actions are in the network's normalised units");
+  return {};
+}
+
+}  // namespace
+
+void PolicyArguments::add_to(CLI::App& app, bool preset_required) {
   app.add_option(
          "--preset", preset,
          "robot configuration, e.g. pi0_aloha, pi05_droid, pi05_libero, or a .json file of your own (docs/serving.md)")
-      ->required();
+      ->required(preset_required);
   app.add_option("--tokens", tokens, "token ids instead of a prompt: file or comma-separated, BOS (2) first");
   app.add_option("--tokenizer", tokenizer, "paligemma_tokenizer.model");
   app.add_flag("--strict-prompt", strict_prompt, "refuse a prompt over the budget instead of cutting it");
@@ -21,6 +40,10 @@ void PolicyArguments::add_to(CLI::App& app) {
   app.add_option("--resize", resize,
                  "host | card: who scales pictures of other sizes (default: the card, if there is one)")
       ->check(CLI::IsMember({"host", "card"}));
+}
+
+std::vector<int32_t> PolicyArguments::read_tokens(const ModelConfig& config) const {
+  return tokens.empty() ? std::vector<int32_t>{} : parse_tokens(tokens, static_cast<int>(config.vocab));
 }
 
 // Twice the pictures of a batch, for requests that wait, of 1080p with their tables.
@@ -75,19 +98,11 @@ ChunkingRules ChunkingArguments::rules() const {
   return {.schedule = static_cast<GuidanceSchedule>(name - std::begin(kGuidanceScheduleNames)), .max_delay = max_delay};
 }
 
-std::optional<NormStats> find_stats(const PolicyArguments& arguments, const LoadedModel& model, const Preset& preset,
-                                    const LogSink& log) {
-  StatsOptions stats;
-  if (!arguments.norm_stats.empty()) stats.file = arguments.norm_stats;
-  if (!arguments.asset_id.empty()) stats.asset_id = arguments.asset_id;
-  if (!preset.asset_id.empty()) stats.preset_asset_id = std::string(preset.asset_id);
-  if (model.checkpoint != nullptr) return load_norm_stats(*model.checkpoint, model.config.variant, stats, log);
-  if (stats.file) {
-    const NormMode mode = model.config.pi05() ? NormMode::kQuantile : NormMode::kMeanStd;
-    return load_openpi_norm_stats({}, mode, stats, log);
-  }
-  log_warning(log, "synthetic weights have no statistics: state and actions are in the network's normalised units");
-  return {};
+PolicyParts::PolicyParts(const PolicyArguments& arguments, Engine& engine, const LoadedModel& model,
+                         const Preset& preset, const ChunkingRules& chunking, const LogSink& log) {
+  if (!arguments.tokenizer.empty()) tokenizer_.emplace(arguments.tokenizer);
+  policy_.emplace(engine, preset, find_stats(arguments, model, preset, log), tokenizer_ ? &*tokenizer_ : nullptr,
+                  PolicyOptions{.adapter = {}, .strict_prompt = arguments.strict_prompt, .chunking = chunking});
 }
 
 }  // namespace tendon::cli

@@ -1,4 +1,4 @@
-// What `run` and `serve` share: the options around the model that make it a policy.
+// What `run`, `serve` and `tune --calibrate` share: the options around the model that make it a policy.
 #pragma once
 
 #include <cstdint>
@@ -7,11 +7,11 @@
 
 #include <CLI/CLI.hpp>
 
-#include "checkpoint/norm_stats.h"
 #include "engine/engine.h"
 #include "engine/load.h"
 #include "model/forward.h"
 #include "policy/chunking.h"
+#include "policy/policy.h"
 #include "policy/preset/preset_file.h"
 #include "policy/preset/presets.h"
 
@@ -23,7 +23,9 @@ struct PolicyArguments {
   bool strict_prompt = false;
   std::string resize;  // empty: card where there is one
 
-  void add_to(CLI::App& app);
+  void add_to(CLI::App& app, bool preset_required = true);
+  // The ids of --tokens; none without it.
+  std::vector<int32_t> read_tokens(const ModelConfig& config) const;
   // EngineOptions::frame_bytes for batches of so many pictures.
   size_t frame_bytes(int64_t pictures) const;
   // Throws Error(kBadUse) when the card shall resize and there is none; else says who does.
@@ -42,8 +44,20 @@ struct ChunkingArguments {
   ChunkingRules rules() const;
 };
 
-// The statistics that the options, the preset and the checkpoint lead to; none, with a warning, for synthetic weights.
-std::optional<NormStats> find_stats(const PolicyArguments& arguments, const LoadedModel& model, const Preset& preset,
-                                    const LogSink& log);
+// A policy with what it points to. Its statistics are those that the options, the preset and the checkpoint lead to;
+// none, with a warning, for synthetic weights.
+class PolicyParts {
+ public:
+  // Throws what opening its files and Policy throw.
+  PolicyParts(const PolicyArguments& arguments, Engine& engine, const LoadedModel& model, const Preset& preset,
+              const ChunkingRules& chunking, const LogSink& log);
+  PolicyParts(const PolicyParts&) = delete;
+  PolicyParts& operator=(const PolicyParts&) = delete;
+  Policy& policy() { return *policy_; }
+
+ private:
+  std::optional<Tokenizer> tokenizer_;
+  std::optional<Policy> policy_;
+};
 
 }  // namespace tendon::cli

@@ -34,18 +34,17 @@ double largest_difference(std::span<const double> a, std::span<const double> b) 
 
 }  // namespace
 
-int run_replay(Policy& policy, const ReplayOptions& options) {
+int64_t replay_calls(
+    const Policy& policy, const std::vector<RecordedCall>& calls, const std::vector<int32_t>& tokens,
+    const std::function<bool(const RecordedCall&, const Observation&, std::span<const float> noise)>& f) {
   const ModelConfig& config = policy.engine().config();
   RequestDefaults defaults{.prompt = {},
-                           .tokens = options.tokens,
+                           .tokens = tokens,
                            .horizon = config.horizon,
                            .action_dim = config.action_dim,
                            .chunking = policy.engine().options().chunking.has_value()};
   if (!policy.preset().default_prompt.empty()) defaults.prompt = std::string(policy.preset().default_prompt);
-  const std::vector<RecordedCall> calls = read_recording(options.directory);
-  int64_t run = 0, equal = 0, outside = 0, failed = 0;
-  double worst = 0;
-  int64_t worst_call = -1;
+  int64_t failed = 0;
   std::vector<float> noise(static_cast<size_t>(config.horizon * config.action_dim));
   for (const RecordedCall& call : calls) {
     if (!call.error.empty()) {
@@ -61,7 +60,18 @@ int run_replay(Policy& policy, const ReplayOptions& options) {
     } else {
       throw_bad_input("call {} of the recording has neither noise nor the number of a draw.", call.number);
     }
-    const ActionChunk chunk = policy.infer(request.observation, noise);
+    if (!f(call, request.observation, noise)) break;
+  }
+  return failed;
+}
+
+int run_replay(Policy& policy, const ReplayOptions& options) {
+  const std::vector<RecordedCall> calls = read_recording(options.directory);
+  int64_t run = 0, equal = 0, outside = 0;
+  double worst = 0;
+  int64_t worst_call = -1;
+  const auto compare = [&](const RecordedCall& call, const Observation& observation, std::span<const float> noise) {
+    const ActionChunk chunk = policy.infer(observation, noise);
     const double difference = largest_difference(chunk.actions, recorded_actions(call));
     ++run;
     if (difference == 0) ++equal;
@@ -70,7 +80,9 @@ int run_replay(Policy& policy, const ReplayOptions& options) {
       worst = difference;
       worst_call = call.number;
     }
-  }
+    return true;
+  };
+  const int64_t failed = replay_calls(policy, calls, options.tokens, compare);
   if (options.json) {
     write_json({{"calls", calls.size()},
                 {"run", run},

@@ -46,7 +46,7 @@ Observation read_observation(const RunOptions& options, const Preset& preset, co
                   preset.robot->state_meaning);
   }
   if (!options.policy.tokens.empty()) {
-    observation.tokens = parse_tokens(options.policy.tokens, static_cast<int>(config.vocab));
+    observation.tokens = options.policy.read_tokens(config);
   } else {
     observation.prompt = options.prompt.empty() ? std::string(preset.default_prompt) : options.prompt;
     if (observation.prompt.empty())
@@ -84,16 +84,12 @@ int run_run(const RunOptions& options) {
   options.policy.report_resize(*session.engine, log);
   const ModelConfig& config = session.model.config;
 
-  std::optional<Tokenizer> tokenizer;
-  if (!options.policy.tokenizer.empty()) tokenizer.emplace(options.policy.tokenizer);
-  const std::optional<NormStats> stats = find_stats(options.policy, session.model, preset, log);
-  Policy policy(*session.engine, preset, stats, tokenizer ? &*tokenizer : nullptr,
-                {.adapter = {}, .strict_prompt = options.policy.strict_prompt, .chunking = options.chunking.rules()});
+  PolicyParts parts(options.policy, *session.engine, session.model, preset, options.chunking.rules(), log);
+  Policy& policy = parts.policy();
   if (replays) {
     ReplayOptions replay = options.replay;
     replay.json = options.json;
-    if (!options.policy.tokens.empty())
-      replay.tokens = parse_tokens(options.policy.tokens, static_cast<int>(config.vocab));
+    replay.tokens = options.policy.read_tokens(config);
     return run_replay(policy, replay);
   }
   const Observation observation = read_observation(options, preset, config);
@@ -115,7 +111,7 @@ int run_run(const RunOptions& options) {
 
   nlohmann::ordered_json json = {{"preset", preset.name},
                                  {"shape", {chunk.horizon, chunk.width}},
-                                 {"units", stats ? "robot" : "normalised"},
+                                 {"units", policy.has_stats() ? "robot" : "normalised"},
                                  {"actions", nlohmann::json::array()}};
   for (int64_t row = 0; row < chunk.horizon; ++row) {
     const auto begin = chunk.actions.begin() + row * chunk.width;
@@ -139,7 +135,7 @@ int run_run(const RunOptions& options) {
     return kExitOk;
   }
   fmt::print("actions ({}, {}), {} units, rows are control steps\n", chunk.horizon, chunk.width,
-             stats ? "robot" : "normalised");
+             policy.has_stats() ? "robot" : "normalised");
   print_table(chunk);
   fmt::print("\n{:<12} {:>10}\n", "stage", "ms");
   fmt::print("{:<12} {:>10.2f}\n", "preprocess", chunk.preprocess_us * 1e-3);

@@ -142,20 +142,16 @@ int run_serve(ServeOptions options) {
       options.policy.frame_bytes(static_cast<int64_t>(options.max_batch) * possible_views(preset).back());
   const Session session = open_session(options.model, session_options);
   options.policy.report_resize(*session.engine, log);
-  std::optional<Tokenizer> tokenizer;
-  if (!options.policy.tokenizer.empty()) tokenizer.emplace(options.policy.tokenizer);
+  model_options.defaults.tokens = options.policy.read_tokens(session.model.config);
   if (!options.policy.tokens.empty()) {
-    model_options.defaults.tokens = parse_tokens(options.policy.tokens, static_cast<int>(session.model.config.vocab));
     log_warning(log, "--tokens: every request gets these tokens; the clients' prompts are not read");
   }
   model_options.defaults.prompt = options.default_prompt;
   if (!options.default_prompt && !preset.default_prompt.empty())
     model_options.defaults.prompt = std::string(preset.default_prompt);
-  const std::optional<NormStats> stats = find_stats(options.policy, session.model, preset, log);
-  Policy policy(*session.engine, preset, stats, tokenizer ? &*tokenizer : nullptr,
-                {.adapter = {}, .strict_prompt = options.policy.strict_prompt, .chunking = options.chunking.rules()});
+  PolicyParts parts(options.policy, *session.engine, session.model, preset, options.chunking.rules(), log);
   Metrics metrics(describe(session, preset, options));
-  PolicyModel model(policy, metrics, model_options, log);
+  PolicyModel model(parts.policy(), metrics, model_options, log);
   const double start = now_s();
   model.warm_up();
   log_info(log, "warmed up in {:.2f} s", now_s() - start);

@@ -32,6 +32,8 @@ std::vector<std::string> expanded_operations(const std::vector<std::string>& giv
   return names;
 }
 
+const std::string kRowScales = "rows";
+
 bool has_codes(const std::string& precision) { return is_scaled(parse_precision(precision).value()); }
 
 }  // namespace
@@ -53,6 +55,10 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
          "which products have 8-bit operands with fp8 and int8, one or several: prefix (default), vision-normed "
          "(the tower's q, k, v, fc1 and the projector), vision (all of the tower's), expert")
       ->check(CLI::IsMember({"vision", "vision-normed", "prefix", "expert"}));
+  app.add_option("--scales", scales,
+                 "of 8-bit operands behind attention and GELU: rows (as they come) | static (from the file that tendon "
+                 "tune --calibrate left beside the checkpoint) | such a file elsewhere")
+      ->capture_default_str();
   app.add_option("--rope-freq", rope, "exact | bf16: RoPE frequencies as trained")
       ->check(CLI::IsMember({"exact", "bf16"}))
       ->capture_default_str();
@@ -77,21 +83,36 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
 }
 
 std::string ModelOptions::precision_text() const {
-  return codes.empty() || !has_codes(precision) ? precision : fmt::format("{} ({})", precision, fmt::join(codes, "+"));
+  if (!has_codes(precision)) return precision;
+  std::vector<std::string> words;
+  if (!codes.empty()) words.push_back(fmt::format("{}", fmt::join(codes, "+")));
+  if (scales != kRowScales) words.emplace_back("static scales");
+  return words.empty() ? precision : fmt::format("{} ({})", precision, fmt::join(words, ", "));
 }
 
 void ModelOptions::set_precision(const std::string& word) {
   precision = word;
-  if (!has_codes(word)) codes.clear();
+  if (has_codes(word)) return;
+  codes.clear();
+  scales = kRowScales;
 }
 
 void ModelOptions::require_codes_in(const std::vector<std::string>& precisions) const {
-  if (codes.empty() || std::ranges::any_of(precisions, has_codes)) return;
-  throw_bad_use("--codes {}: {} has no codes; add --precision int8 or fp8", fmt::join(codes, " "),
+  if ((codes.empty() && scales == kRowScales) || std::ranges::any_of(precisions, has_codes)) return;
+  throw_bad_use("{}: {} has no codes; add --precision int8 or fp8",
+                codes.empty() ? "--scales " + scales : fmt::format("--codes {}", fmt::join(codes, " ")),
                 fmt::join(precisions, ", "));
 }
 
-EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const {
+std::filesystem::path ModelOptions::scales_file() const {
+  if (scales != "static") return scales;
+  if (parse_synthetic(checkpoint))
+    throw_bad_use("--scales static: {} has no place for a file. Name the one that tendon tune --calibrate --out wrote.",
+                  checkpoint);
+  return static_scales_file(checkpoint);
+}
+
+EngineOptions ModelOptions::engine_options(const ModelConfig& config, const CheckpointConfig& stated) const {
   EngineOptions options;
   options.precision = parse_precision(precision).value();
   require_codes_in({precision});
@@ -102,6 +123,8 @@ EngineOptions ModelOptions::engine_options(const CheckpointConfig& stated) const
                      .prefix = has("prefix"),
                      .expert = has("expert")};
   }
+  if (scales != kRowScales)
+    options.operand_maxima = std::make_shared<const OperandMaxima>(read_maxima(scales_file(), config));
   options.rope = rope == "bf16" ? RopeFrequencies::kBf16 : RopeFrequencies::kExact;
   const bool lerobot = time_rule.empty() ? stated.kind == ConfigKind::kLerobot : time_rule == "lerobot";
   options.time_rule = lerobot ? TimeRule::kLerobot : TimeRule::kOpenpi;
@@ -152,8 +175,9 @@ Session open_session(const ModelOptions& options, const SessionOptions& session_
   const double loaded = now_s();
   const Checkpoint* const checkpoint = session.model.checkpoint;
   EngineOptions engine_options =
-      options.engine_options(checkpoint == nullptr ? CheckpointConfig{} : checkpoint->config());
+      options.engine_options(session.model.config, checkpoint == nullptr ? CheckpointConfig{} : checkpoint->config());
   engine_options.taps = session_options.taps;
+  engine_options.operand_taps = session_options.operand_taps;
   engine_options.prepared = session_options.prepared;
   if (session_options.chunking) engine_options.chunking = session_options.chunking(engine_options.steps);
   if (!session.backend->uses_host_memory()) engine_options.frame_bytes = session_options.frame_bytes;

@@ -1,6 +1,7 @@
 // What most subcommands share: the options that choose a model and a backend, and opening both.
 #pragma once
 
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -23,6 +24,7 @@ struct ModelOptions {
   std::string variant;
   std::string precision = "bf16";
   std::vector<std::string> codes;  // empty: the prefix
+  std::string scales = "rows";     // or "static", or a file of static scales
   std::string rope = "exact";
   std::string time_rule;
   std::optional<int64_t> horizon, max_tokens;
@@ -40,10 +42,12 @@ struct ModelOptions {
   std::string precision_text() const;
   // Another precision, as a rung of the ladder or a row of a sweep has it: without codes where it has none.
   void set_precision(const std::string& word);
-  // Throws when the user names products for codes and none of these precisions has any.
+  // Throws when the user names products for codes, or static scales, and none of these precisions has codes.
   void require_codes_in(const std::vector<std::string>& precisions) const;
-  // What the user leaves open is taken from the checkpoint's config.
-  EngineOptions engine_options(const CheckpointConfig& stated = {}) const;
+  // What the user leaves open is taken from the checkpoint's config. Reads the file of static scales.
+  EngineOptions engine_options(const ModelConfig& config, const CheckpointConfig& stated = {}) const;
+  // Where --scales has the static scales, or would.
+  std::filesystem::path scales_file() const;
   LoadOptions load_options(const Preset* preset = nullptr) const;
   BackendOptions backend_options() const;
 };
@@ -64,7 +68,7 @@ struct Session {
 
 struct SessionOptions {
   const Preset* preset = nullptr;
-  bool taps = false;
+  bool taps = false, operand_taps = false;
   std::vector<PreparedBatch> prepared = {};  // plans made before the first call
   bool serving_lengths = false;              // prompts padded to serving_prompt_lengths
   std::function<std::optional<Chunking>(int64_t steps)> chunking = {};

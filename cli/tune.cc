@@ -1,4 +1,4 @@
-// tendon tune: measures which kernel runs each matrix product of a model fastest on this card.
+// tendon tune: measures which kernel runs each matrix product of a model fastest on this card, or finds static scales.
 #include <algorithm>
 #include <ctime>
 #include <filesystem>
@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include "backend/gemm/tuner.h"
+#include "calibrate.h"
 #include "commands.h"
 #include "session.h"
 #include "shape_backend.h"
@@ -21,6 +22,7 @@ struct TuneCommand {
   std::vector<int64_t> views = {1, 2, 3}, prompt_tokens = {20}, horizons, batches = {1};
   std::string out;
   std::vector<std::string> merge;
+  CalibrateOptions calibrate;
   double budget_s = 600;
   bool retune = false, list = false;
 };
@@ -29,7 +31,7 @@ struct TuneCommand {
 std::vector<gemm::Desc> descriptions(const TuneCommand& command, const Backend& backend,
                                      const gemm::TuneTarget& target) {
   ModelConfig config = load_config(command.model);
-  EngineOptions options = command.model.engine_options();
+  EngineOptions options = command.model.engine_options(config);
   options.steps = 1;  // every step has the same shapes
   std::vector<gemm::Desc> list;
   const std::vector<int64_t> horizons = command.horizons.empty() ? std::vector{config.horizon} : command.horizons;
@@ -89,6 +91,12 @@ void print_finding(size_t done, size_t total, const gemm::Finding& f, double sec
 }
 
 int run_tune(const TuneCommand& command) {
+  if (!command.calibrate.from.empty()) {
+    CalibrateOptions calibrate = command.calibrate;
+    calibrate.out = command.out;
+    calibrate.workload = {.views = std::ranges::max(command.views), .prompt_tokens = command.prompt_tokens.front()};
+    return run_calibrate(command.model, calibrate);
+  }
   const std::unique_ptr<Backend> backend = make_backend(command.model.backend, command.model.backend_options());
   gemm::TuneTarget* const target = backend->tune_target();
   if (target == nullptr) {
@@ -143,12 +151,22 @@ Command add_tune(CLI::App& app) {
       ->capture_default_str();
   app.add_option("--horizons", command->horizons, "action rows, one or several (default: the model's)");
   app.add_option("--batch", command->batches, "samples of one call, one or several")->capture_default_str();
-  app.add_option("--out", command->out, "table to write; rows that it has are kept (default: CARD.csv)");
+  app.add_option("--out", command->out,
+                 "table to write; rows that it has are kept (default: CARD.csv). With --calibrate: the file of scales");
   app.add_option("--merge", command->merge,
                  "tables of this card whose rows --out gets first: the later measurement wins, then the faster one");
   app.add_option("--time-budget", command->budget_s, "seconds after which no product is begun")->capture_default_str();
   app.add_flag("--retune", command->retune, "measure also what the table has");
   app.add_flag("--list", command->list, "only show the products");
+  app.add_option(
+      "--calibrate", command->calibrate.from,
+      "find static scales for --scales, on a recording of tendon serve --record (with --preset and what else "
+      "tendon run --replay takes) or on made observations (the word workload); into --out, or beside the "
+      "checkpoint");
+  app.add_option("--observations", command->calibrate.observations, "with --calibrate: how many, at most")
+      ->check(CLI::PositiveNumber)
+      ->capture_default_str();
+  command->calibrate.policy.add_to(app, false);
   return [command] { return run_tune(*command); };
 }
 

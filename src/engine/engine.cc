@@ -71,8 +71,10 @@ Engine::Engine(Backend& backend, const ModelConfig& config, const Weights& host,
   const HostTables tables = build_tables(host, config_, options_.folds, tabulated, rope_positions_, options_.rope);
   start_times_.tables_s = seconds_since(begin);
   const Clock::time_point built = Clock::now();
-  store_ =
-      std::make_unique<WeightStore>(backend, host, config_, options_.folds, options_.precision, options_.coded, tables);
+  if (options_.operand_maxima && options_.operand_maxima->weights != weights_mark(host))
+    log_warning(log, "the static scales were found on other weights; `tendon check` tells how well they fit these");
+  store_ = std::make_unique<WeightStore>(backend, host, config_, options_.folds, options_.precision, options_.coded,
+                                         tables, options_.operand_maxima.get());
   start_times_.weights_s = seconds_since(built);
   const auto gb = [](size_t bytes) { return static_cast<double>(bytes) * 1e-9; };
   log_info(log,
@@ -196,6 +198,7 @@ Engine::Slot Engine::plan_for(const Bucket& bucket, const PlanOptions& options) 
                          .activation = options_.precision == DType::kF32 ? DType::kF32 : DType::kBf16,
                          .bucket = bucket,
                          .taps = options_.taps,
+                         .operand_taps = options_.operand_taps,
                          .chunking = bucket.chunked ? options_.chunking : std::nullopt,
                          .frame_pool = frames_ ? frames_->memory() : Tensor{}};
   Recorder recorder;

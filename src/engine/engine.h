@@ -34,6 +34,8 @@ struct EngineOptions {
   // rows of `coded` products are codes with scales, and all else is as in bf16.
   DType precision = DType::kBf16;
   CodedProducts coded;
+  // With codes: static scales of operands behind attention and GELU; null: rows are scaled as they come.
+  std::shared_ptr<const OperandMaxima> operand_maxima;
   int64_t steps = 10;  // N, Euler steps
   TimeRule time_rule = TimeRule::kOpenpi;
   RopeFrequencies rope = RopeFrequencies::kExact;
@@ -41,6 +43,7 @@ struct EngineOptions {
   std::optional<Schedule> schedule;       // overrides steps and time_rule
   std::optional<Chunking> chunking = {};  // real-time chunking for the samples that bring a previous chunk
   bool taps = false;                      // keep intermediate values readable (model/forward.h)
+  bool operand_taps = false;              // and what static scales are found on
   PlanOptions plan;
 
   // Prompt lengths that plans are made for. A call runs in the shortest that holds its longest prompt, padded with rows

@@ -1,6 +1,9 @@
 #include "engine/weight_store.h"
 
 #include <algorithm>
+#include <cmath>
+#include <list>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +16,8 @@ namespace tendon {
 namespace {
 
 constexpr size_t kAlignmentBytes = 256;
+
+size_t aligned(size_t bytes, size_t alignment) { return (bytes + alignment - 1) / alignment * alignment; }
 
 bool is_needed(const WeightSpec& spec, const Folds& folds) {
   switch (spec.role) {
@@ -51,9 +56,10 @@ class BlockBuilder {
  public:
   BlockBuilder(Backend& backend, const TensorSource* source) : backend_(backend), source_(source) {}
 
-  // `name` is the weight's, empty for a table.
-  void add(const Tensor& host, DType dtype, Tensor* target, const std::string& name = {}) {
-    items_.push_back({host, dtype, target, name});
+  // `name` is the weight's, empty for a table; `columns`: what its columns are multiplied by before they become codes.
+  void add(const Tensor& host, DType dtype, Tensor* target, const std::string& name = {},
+           const std::vector<float>* columns = nullptr) {
+    items_.push_back({host, dtype, target, name, columns});
   }
 
   // Matrices come first, in the order of the visit: q, k and v of a layer, and gate and up, lie one behind the other,
@@ -62,7 +68,7 @@ class BlockBuilder {
     std::ranges::stable_partition(items_, [](const Item& item) { return item.host.shape.rank() == 2; });
     size_t bytes_in_all = 0;
     const auto append = [&](size_t bytes, size_t alignment) {
-      const size_t at = (bytes_in_all + alignment - 1) / alignment * alignment;
+      const size_t at = aligned(bytes_in_all, alignment);
       bytes_in_all = at + bytes;
       return at;
     };
@@ -95,9 +101,13 @@ class BlockBuilder {
     DType dtype;
     Tensor* target;
     std::string name;
+    const std::vector<float>* columns;
     size_t offset = 0, scales_offset = 0;
     bool is_quantized() const { return is_scaled(dtype); }
     size_t bytes() const { return static_cast<size_t>(host.elements()) * dtype_bytes(dtype); }
+    size_t columns_bytes() const {
+      return columns == nullptr ? 0 : aligned(columns->size() * sizeof(float), kAlignmentBytes);
+    }
     size_t scales_bytes() const { return static_cast<size_t>(host.rows()) * sizeof(float); }
   };
   // A weight and where its values go.
@@ -150,9 +160,8 @@ class BlockBuilder {
 
   static DType staged_dtype(const Item& item) { return item.host.dtype == DType::kBf16 ? DType::kBf16 : DType::kF32; }
   size_t staged_bytes(const Item& item) const {
-    if (is_in_place(item)) return 0;
-    const size_t bytes = buffer_bytes(staged_dtype(item), item.host.shape);
-    return (bytes + kAlignmentBytes - 1) / kAlignmentBytes * kAlignmentBytes;
+    if (is_in_place(item)) return item.columns_bytes();
+    return item.columns_bytes() + aligned(buffer_bytes(staged_dtype(item), item.host.shape), kAlignmentBytes);
   }
 
   // Where the values of an item can be read as they are.
@@ -166,13 +175,15 @@ class BlockBuilder {
     std::vector<Op> casts;
     char* at = static_cast<char*>(staged.data());
     for (const Item* item : group) {
-      Tensor x(staged_dtype(*item), item->host.shape, at);
+      Tensor factors;
+      if (item->columns != nullptr) factors = Tensor(DType::kF32, {std::ssize(*item->columns)}, at);
+      Tensor x(staged_dtype(*item), item->host.shape, at + item->columns_bytes());
       if (is_in_place(*item)) {
         x = host_of(*item);
       } else {
         values.push_back({item, x});
       }
-      casts.push_back({Cast{.x = x, .out = *item->target}, item->name});
+      casts.push_back({Cast{.x = x, .factors = factors, .out = *item->target}, item->name});
       at += staged_bytes(*item);
     }
     if (!backend_.supports(casts.front())) {
@@ -180,8 +191,25 @@ class BlockBuilder {
                     dtype_name(group.front()->dtype));
     }
     fill(values, static_cast<char*>(staged.data()));
+    for (size_t i = 0; i < group.size(); ++i) {  // fill() keeps nothing between the values
+      const Tensor& factors = std::get<Cast>(casts[i].args).factors;
+      if (factors.defined()) backend_.upload(factors.data, group[i]->columns->data(), factors.bytes());
+    }
     const Status status = backend_.prepare(std::move(casts), nullptr, 0, {})->run(nullptr);
     if (!status.is_ok()) throw_device("Casting weights: {}", status.message());
+    for (const Item* item : group) {
+      if (item->columns != nullptr) require_finite(*item);
+    }
+  }
+
+  // Codes with static scales do not tell of numbers that are not finite; the scales of their weights do.
+  void require_finite(const Item& item) const {
+    std::vector<float> scales(static_cast<size_t>(item.host.rows()));
+    backend_.download(scales.data(), item.target->scales, item.scales_bytes());
+    const auto bad = std::ranges::find_if(scales, [](float scale) { return !std::isfinite(scale); });
+    if (bad != scales.end())
+      throw_bad_input("The weight '{}' holds a number that is not finite in row {}. Repair the checkpoint.", item.name,
+                      bad - scales.begin());
   }
 
   Backend& backend_;
@@ -190,12 +218,42 @@ class BlockBuilder {
   size_t made_bytes_ = 0;
 };
 
+// What a weight is multiplied with, where static scales can be had for it.
+struct StaticOperand {
+  const std::vector<float>* maxima;
+  Tensor* factors;
+};
+std::map<const Tensor*, StaticOperand> static_operands(Weights& weights, const OperandMaxima* maxima) {
+  std::map<const Tensor*, StaticOperand> operands;
+  if (maxima == nullptr) return operands;
+  const auto add = [&](const Tensor& attended, const Tensor& hidden, OperandFactors& factors,
+                       const OperandMaxima::Layer& layer) {
+    operands[&attended] = {&layer.attended, &factors.attended};
+    operands[&hidden] = {&layer.hidden, &factors.hidden};
+  };
+  for (size_t i = 0; i < maxima->vision.size(); ++i) {
+    VisionLayerWeights& layer = weights.vision.layers[i];
+    add(layer.out.w, layer.fc2.w, layer.factors, maxima->vision[i]);
+  }
+  for (size_t i = 0; i < maxima->prefix.size(); ++i) {
+    GemmaLayerWeights& layer = weights.prefix.layers[i];
+    add(layer.o, layer.down, layer.factors, maxima->prefix[i]);
+  }
+  return operands;
+}
+
 }  // namespace
 
 WeightStore::WeightStore(Backend& backend, const Weights& host, const ModelConfig& config, const Folds& folds,
-                         DType compute, const CodedProducts& coded, const HostTables& tables)
+                         DType compute, const CodedProducts& coded, const HostTables& tables,
+                         const OperandMaxima* maxima)
     : weights_(host) {
   BlockBuilder block(backend, host.source);
+  const auto add_table = [&](const std::vector<float>& values, const Shape& shape, Tensor* target) {
+    if (!values.empty()) block.add(Tensor(DType::kF32, shape, const_cast<float*>(values.data())), DType::kF32, target);
+  };
+  const std::map<const Tensor*, StaticOperand> operands = static_operands(weights_, maxima);
+  std::list<ColumnScales> columns;
   visit_weights(weights_, config, [&](const WeightSpec& spec, Tensor& tensor) {
     const Tensor stored = as_matrix(tensor);
     const DType dtype = kept_dtype(spec, stored.dtype, compute, coded, backend.uses_host_memory());
@@ -204,13 +262,14 @@ WeightStore::WeightStore(Backend& backend, const Weights& host, const ModelConfi
     } else if (backend.uses_host_memory() && stored.dtype == dtype) {
       tensor = stored.data != nullptr ? stored : values_of(host.source, spec.name, stored);
       in_place_bytes_ += stored.bytes();
+    } else if (const auto operand = operands.find(&tensor); is_scaled(dtype) && operand != operands.end()) {
+      const ColumnScales& made = columns.emplace_back(column_scales(*operand->second.maxima, dtype));
+      block.add(stored, dtype, &tensor, spec.name, &made.scales);
+      add_table(made.factors, {std::ssize(made.factors)}, operand->second.factors);
     } else {
       block.add(stored, dtype, &tensor, spec.name);
     }
   });
-  const auto add_table = [&](const std::vector<float>& values, const Shape& shape, Tensor* target) {
-    if (!values.empty()) block.add(Tensor(DType::kF32, shape, const_cast<float*>(values.data())), DType::kF32, target);
-  };
   add_table(tables.rope, tables.rope_shape, &tables_.rope);
   add_table(tables.time_embedding, tables.time_embedding_shape, &tables_.time_embedding);
   add_table(tables.action_in, tables.action_in_shape, &tables_.action_in);

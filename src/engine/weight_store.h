@@ -4,6 +4,7 @@
 
 #include "backend/backend.h"
 #include "model/weights/folds.h"
+#include "model/weights/static_scales.h"
 #include "model/weights/tables.h"
 #include "model/weights/weights.h"
 
@@ -14,9 +15,11 @@ class WeightStore {
   // `host` and its source must outlive the store when weights are used in place. Weights without host memory are made
   // on the device where it can, else by their source. `compute` is f32, bf16, e4m3 or i8: matrices become bf16 in a
   // bf16 engine, those of `coded` codes with a scale for each row in the last two; an f32 engine keeps bf16 ones as
-  // they are (kernels widen them, which is exact) and f32 ones as f32.
+  // they are (kernels widen them, which is exact) and f32 ones as f32. With `maxima`, what is behind attention and GELU
+  // gets static scales where it has codes. Throws Error(kBadInput) naming a weight that would become codes and holds a
+  // number that is not finite.
   WeightStore(Backend& backend, const Weights& host, const ModelConfig& config, const Folds& folds, DType compute,
-              const CodedProducts& coded, const HostTables& tables);
+              const CodedProducts& coded, const HostTables& tables, const OperandMaxima* maxima = nullptr);
 
   const Weights& weights() const { return weights_; }
   const Tables& tables() const { return tables_; }

@@ -1,6 +1,8 @@
 // One Gemma block, shared by the prefix (language model) and the action expert.
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "model/forward.h"
 #include "ops/compose.h"
 
@@ -59,6 +61,25 @@ Tensor record_two_time_mlp(Recorder& r, const ForwardSpec& spec, const Tensor& x
 
 }  // namespace
 
+std::string operand_tap(const char* stage, const char* operand, int64_t layer) {
+  return fmt::format("{}.{}.{}", stage, operand, layer);
+}
+
+Tensor operand_buffer(Recorder& r, DType activation, int64_t rows, const Tensor& w, const Tensor& factors) {
+  return r.temporary(factors.defined() ? w.dtype : activation, {rows, w.cols()});
+}
+
+void record_attention(Recorder& r, const Attention& attention, const Tensor& factors, const Tensor& operand) {
+  const Tensor out = operand.reshaped(attention.q.shape);
+  if (factors.defined()) {
+    r.add(AttentionToCodes{.attention = attention, .factors = factors, .out = out});
+    return;
+  }
+  Attention plain = attention;
+  plain.out = out;
+  r.add(plain);
+}
+
 Tensor record_modulated_norm(Recorder& r, const Tensor& x, const Modulation& modulation, float eps) {
   const auto norm = [&](const Tensor& scale, const Tensor& shift) {
     const Tensor out = r.temporary(x.dtype, x.shape);
@@ -100,25 +121,30 @@ Tensor record_gemma_layer(Recorder& r, const ForwardSpec& spec, const GemmaLayer
   }
   if (kv_only) return {};
 
-  const Tensor attended = temporary(c.q_width());  // (B·rows, heads·D)
-  const auto samples = [&](const Tensor& t) { return t.reshaped({batch, rows / batch, t.cols()}); };
-  r.add(Attention{.q = samples(q),
-                  .k = k_cache,
-                  .v = v_cache,
-                  .key_len = context.key_len,
-                  .key_mask = context.key_mask,
-                  .out = samples(attended),
-                  .heads = static_cast<int32_t>(c.heads),
-                  .kv_heads = static_cast<int32_t>(c.kv_heads),
-                  .extra_keys = context.extra_keys,
-                  .leading_block = context.leading_block,
-                  .scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim))});
+  const auto keep = [&](const Tensor& value, const char* operand) {
+    if (spec.operand_taps && context.keeps_operands) r.keep(value, operand_tap("prefix", operand, index));
+  };
+  const Tensor attended =
+      operand_buffer(r, spec.activation, rows, layer.o, layer.factors.attended);  // (B·rows, heads·D)
+  const Attention attention{.q = q.reshaped({batch, rows / batch, q.cols()}),
+                            .k = k_cache,
+                            .v = v_cache,
+                            .key_len = context.key_len,
+                            .key_mask = context.key_mask,
+                            .out = {},
+                            .heads = static_cast<int32_t>(c.heads),
+                            .kv_heads = static_cast<int32_t>(c.kv_heads),
+                            .extra_keys = context.extra_keys,
+                            .leading_block = context.leading_block,
+                            .scale = 1.0F / std::sqrt(static_cast<float>(c.head_dim))};
+  record_attention(r, attention, layer.factors.attended, attended);
+  keep(attended, "attended");
   if (two_times) {
     const Tensor after = record_two_time_residual(r, attended, layer.o, x, attention_mod);
     return record_two_time_residual(r, record_two_time_mlp(r, spec, after, layer, mlp_mod), layer.down, after, mlp_mod);
   }
   const Tensor after_attention = temporary(x.cols());
-  const Tensor hidden = temporary(layer.gate.rows());  // (B·rows, mlp)
+  const Tensor hidden = operand_buffer(r, spec.activation, rows, layer.down, layer.factors.hidden);  // (B·rows, mlp)
   const Tensor out = temporary(x.cols());
   r.add(LinearResidual{
       .x = attended, .w = layer.o, .bias = {}, .residual = x, .gate = attention_mod.gate, .out = after_attention});
@@ -126,7 +152,9 @@ Tensor record_gemma_layer(Recorder& r, const ForwardSpec& spec, const GemmaLayer
                        .norm = norm_params(layer.post_norm, mlp_mod, c.eps),
                        .w_gate = layer.gate,
                        .w_up = layer.up,
+                       .factors = layer.factors.hidden,
                        .out = hidden});
+  keep(hidden, "hidden");
   r.add(LinearResidual{
       .x = hidden, .w = layer.down, .bias = {}, .residual = after_attention, .gate = mlp_mod.gate, .out = out});
   return out;

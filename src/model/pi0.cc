@@ -35,6 +35,7 @@ void declare_inputs(Call& call) {
   call.prefix.cache_rows = index("prefix_cache_rows", prefix_rows);
   call.prefix.key_len = index("prefix_len", batch);
   call.prefix.key_mask = mask;
+  call.prefix.keeps_operands = true;
 
   call.suffix.positions = index("suffix_positions", suffix_rows);
   call.suffix.cache_rows = index("suffix_cache_rows", suffix_rows);

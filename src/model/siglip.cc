@@ -29,6 +29,9 @@ Tensor record_vision(Recorder& r, const ForwardSpec& spec, const Tensor& images)
   const auto tap = [&](const Tensor& x, const std::string& name) {
     if (spec.taps) r.keep(x, name);
   };
+  const auto keep_operand = [&](const Tensor& value, const char* operand, int64_t layer) {
+    if (spec.operand_taps) r.keep(value, operand_tap("vision", operand, layer));
+  };
 
   Tensor x = temporary(c.width);  // (N·T, W)
   r.add(PatchEmbed{.images = record_frames(r, spec, images),
@@ -41,10 +44,10 @@ Tensor record_vision(Recorder& r, const ForwardSpec& spec, const Tensor& images)
   for (int64_t i = 0; i < c.depth; ++i) {
     const Recorder::Scope scope = r.scope(std::to_string(i));
     const VisionLayerWeights& w = weights.layers[static_cast<size_t>(i)];
-    const Tensor qkv = temporary(3 * c.width);   // (N·T, q | k | v)
-    const Tensor attended = temporary(c.width);  // (N·T, W)
+    const Tensor qkv = temporary(3 * c.width);                                                      // (N·T, q | k | v)
+    const Tensor attended = operand_buffer(r, spec.activation, rows, w.out.w, w.factors.attended);  // (N·T, W)
     const Tensor after_attention = temporary(c.width);
-    const Tensor hidden = temporary(c.mlp);  // (N·T, mlp)
+    const Tensor hidden = operand_buffer(r, spec.activation, rows, w.fc2.w, w.factors.hidden);  // (N·T, mlp)
     const Tensor out = temporary(c.width);
     const auto heads = [&](const Tensor& t) { return t.reshaped({n, c.tokens(), c.width}); };
 
@@ -59,15 +62,17 @@ Tensor record_vision(Recorder& r, const ForwardSpec& spec, const Tensor& images)
                        .bv = w.v.bias,
                        .out = qkv,
                        .eps = c.eps});
-    r.add(Attention{.q = heads(qkv.col_range(0, c.width)),
-                    .k = heads(qkv.col_range(c.width, c.width)),
-                    .v = heads(qkv.col_range(2 * c.width, c.width)),
-                    .key_len = {},
-                    .key_mask = {},
-                    .out = heads(attended),
-                    .heads = static_cast<int32_t>(c.heads),
-                    .kv_heads = static_cast<int32_t>(c.heads),
-                    .scale = 1.0F / std::sqrt(static_cast<float>(c.width / c.heads))});
+    const Attention attention{.q = heads(qkv.col_range(0, c.width)),
+                              .k = heads(qkv.col_range(c.width, c.width)),
+                              .v = heads(qkv.col_range(2 * c.width, c.width)),
+                              .key_len = {},
+                              .key_mask = {},
+                              .out = {},
+                              .heads = static_cast<int32_t>(c.heads),
+                              .kv_heads = static_cast<int32_t>(c.heads),
+                              .scale = 1.0F / std::sqrt(static_cast<float>(c.width / c.heads))};
+    record_attention(r, attention, w.factors.attended, attended);
+    keep_operand(attended, "attended", i);
     r.add(LinearResidual{
         .x = attended, .w = w.out.w, .bias = w.out.bias, .residual = x, .gate = {}, .out = after_attention});
     r.add(LayerNormLinear{.x = after_attention,
@@ -75,9 +80,11 @@ Tensor record_vision(Recorder& r, const ForwardSpec& spec, const Tensor& images)
                           .bias = w.norm2.bias,
                           .w = w.fc1.w,
                           .linear_bias = w.fc1.bias,
+                          .factors = w.factors.hidden,
                           .out = hidden,
                           .eps = c.eps,
                           .activation = Activation::kGeluTanh});
+    keep_operand(hidden, "hidden", i);
     r.add(LinearResidual{
         .x = hidden, .w = w.fc2.w, .bias = w.fc2.bias, .residual = after_attention, .gate = {}, .out = out});
     tap(out, "vision.layer." + std::to_string(i));

@@ -201,14 +201,16 @@ struct ConcatRow {
   }
 };
 
-// out = x, in out's type. To e4m3 or i8, a row gets the scale that makes its largest magnitude
-// the largest code, 448 or 127 (RowScale of base/dtype.h).
+// out = x in out's type.  x, out (M, W). To e4m3 or i8, a row gets the scale that makes its largest magnitude the
+// largest code, 448 or 127 (RowScale of base/dtype.h); with factors (W) f32, x[r] · factors in place of x[r], and
+// `unit_scales` among them: the scale 1, and what is larger than the largest code becomes that code.
 struct Cast {
   static constexpr const char* kName = "cast";
-  Tensor x, out;
+  Tensor x, factors = {}, out;
+  bool unit_scales = false;
   template <class F>
   void tensors(F&& f) {
-    f("x", x, Access::kRead), f("out", out, Access::kWrite);
+    f("x", x, Access::kRead), f("factors", factors, Access::kRead), f("out", out, Access::kWrite);
   }
 };
 

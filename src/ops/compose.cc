@@ -22,6 +22,16 @@ Tensor projected(Recorder& r, const Tensor& rows, const Tensor& w, DType type) {
   return y;
 }
 
+// Where the result is in x's type, and what makes codes of it where it has factors.
+template <class Args>
+Tensor result(Recorder& r, const Args& a) {
+  return a.factors.defined() ? r.temporary(a.x.dtype, {a.out.rows(), a.out.cols()}) : a.out;
+}
+template <class Args>
+void finish(Recorder& r, const Args& a, const Tensor& y) {
+  if (a.factors.defined()) r.add(Cast{.x = y, .factors = a.factors, .out = a.out, .unit_scales = true});
+}
+
 void compose(const PatchEmbed& a, Recorder& r) {
   const Tensor patches = r.temporary(DType::kF32, {a.out.rows(), a.w.cols()});
   const Tensor embedded = r.temporary(DType::kF32, {a.out.rows(), a.out.cols()});
@@ -43,8 +53,17 @@ void compose(const LayerNormQkv& a, Recorder& r) {
 
 void compose(const LayerNormLinear& a, Recorder& r) {
   const Tensor h = r.temporary(a.x.dtype, {a.x.rows(), a.x.cols()});
+  const Tensor y = result(r, a);
   r.add(LayerNorm{.x = a.x, .gain = a.gain, .bias = a.bias, .out = h, .eps = a.eps});
-  r.add(Linear{.x = operand(r, h, a.w), .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation});
+  r.add(Linear{.x = operand(r, h, a.w), .w = a.w, .bias = a.linear_bias, .out = y, .activation = a.activation});
+  finish(r, a, y);
+}
+
+void compose(const AttentionToCodes& a, Recorder& r) {
+  Attention attention = a.attention;
+  attention.out = r.temporary(a.attention.q.dtype, a.out.shape);
+  r.add(attention);
+  r.add(Cast{.x = attention.out, .factors = a.factors, .out = a.out, .unit_scales = true});
 }
 
 void compose(const LinearResidual& a, Recorder& r) {
@@ -73,7 +92,9 @@ void compose(const NormQkvRope& a, Recorder& r) {
 void compose(const NormGateUpGelu& a, Recorder& r) {
   const Tensor h = operand(r, normalized(r, a.x, a.norm), a.w_gate);
   const Tensor gate = projected(r, h, a.w_gate, a.x.dtype);
-  r.add(GeluMul{.gate = gate, .up = projected(r, h, a.w_up, a.x.dtype), .out = a.out});
+  const Tensor y = result(r, a);
+  r.add(GeluMul{.gate = gate, .up = projected(r, h, a.w_up, a.x.dtype), .out = y});
+  finish(r, a, y);
 }
 
 void compose(const DenoiseLoop& a, Recorder& r) {
@@ -88,7 +109,7 @@ concept Fused = requires(const Args& args, Recorder& r) {
 }  // namespace
 
 Tensor operand(Recorder& recorder, const Tensor& x, const Tensor& w) {
-  if (!is_scaled(w.dtype)) return x;
+  if (!is_scaled(w.dtype) || x.dtype == w.dtype) return x;
   const Tensor rows = recorder.temporary(w.dtype, {x.rows(), x.cols()});
   recorder.add(Cast{.x = x, .out = rows});
   return rows;

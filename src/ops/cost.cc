@@ -26,6 +26,7 @@ double flops(const NormGateUpGelu& a) { return product_flops(a.x, a.w_gate) + pr
 double flops(const Attention& a) {
   return 4.0 * static_cast<double>(a.q.rows()) * static_cast<double>(a.q.cols()) * static_cast<double>(a.k.shape[1]);
 }
+double flops(const AttentionToCodes& a) { return flops(a.attention); }
 // The remaining operations do a few operations per element and are limited by their bytes.
 template <class Args>
 double flops(const Args&) {

@@ -1,6 +1,7 @@
 // Fused operations, at the granularity that fast kernels have. Each is defined by its composition from basic
 // operations (compose.cc): a backend implements it or the plan expands it. Where w has e4m3 or i8 codes, what it is
-// multiplied with is cast to them before.
+// multiplied with is cast to them before, if it has none yet. With `factors` (N) f32, out has codes: the result,
+// rounded to x's type, times its column's factor, with unit scales (Cast).
 #pragma once
 
 #include "ops/basic_ops.h"
@@ -47,13 +48,27 @@ struct LayerNormQkv {
 // layer_norm → linear with activation.  x (M, W), w (N, W), linear_bias (N), out (M, N).
 struct LayerNormLinear {
   static constexpr const char* kName = "layer_norm_linear";
-  Tensor x, gain, bias, w, linear_bias, out;
+  Tensor x, gain, bias, w, linear_bias, factors = {}, out;
   float eps = 1e-6F;
   Activation activation = Activation::kNone;
   template <class F>
   void tensors(F&& f) {
     f("x", x, Access::kRead), f("gain", gain, Access::kRead), f("bias", bias, Access::kRead);
-    f("w", w, Access::kRead), f("linear_bias", linear_bias, Access::kRead), f("out", out, Access::kWrite);
+    f("w", w, Access::kRead), f("linear_bias", linear_bias, Access::kRead);
+    f("factors", factors, Access::kRead), f("out", out, Access::kWrite);
+  }
+};
+
+// attention → cast to codes with unit scales.  attention as the basic operation, its out undefined, factors (heads·D),
+// out (B, T, heads·D) e4m3 or i8.
+struct AttentionToCodes {
+  static constexpr const char* kName = "attention_to_codes";
+  Attention attention;
+  Tensor factors, out;
+  template <class F>
+  void tensors(F&& f) {
+    attention.tensors(f);
+    f("factors", factors, Access::kRead), f("codes", out, Access::kWrite);
   }
 };
 
@@ -91,11 +106,12 @@ struct NormGateUpGelu {
   static constexpr const char* kName = "norm_gate_up_gelu";
   Tensor x;
   NormParams norm;
-  Tensor w_gate, w_up, out;
+  Tensor w_gate, w_up, factors = {}, out;
   template <class F>
   void tensors(F&& f) {
     f("x", x, Access::kRead), norm.tensors(f);
-    f("w_gate", w_gate, Access::kRead), f("w_up", w_up, Access::kRead), f("out", out, Access::kWrite);
+    f("w_gate", w_gate, Access::kRead), f("w_up", w_up, Access::kRead);
+    f("factors", factors, Access::kRead), f("out", out, Access::kWrite);
   }
 };
 

@@ -29,6 +29,11 @@ class Rules {
     vector(norm.shift, width, "a shift of W f32 numbers");
     require(norm.scale.defined() == norm.shift.defined(), "scale and shift together");
   }
+  // What makes codes of a result.
+  void factors(const Tensor& factors, const Tensor& out) const {
+    vector(factors, out.cols(), "N f32 factors");
+    require(factors.defined() == is_scaled(out.dtype), "factors where out has codes, and only there");
+  }
   void index(const Tensor& v, int64_t n, const char* rule) const {
     require(v.elements() == n && v.dtype == DType::kI32 && v.contiguous(), rule);
   }
@@ -99,15 +104,21 @@ void check(const GatherRows& a, const Rules& r) {
   r.require(a.x.cols() == a.out.cols() && a.x.dtype == a.out.dtype, "rows of one width and type");
   r.index(a.rows, a.out.rows(), "one i32 source per row");
 }
-void check(const Attention& a, const Rules& r) {
+void check_attention(const Attention& a, const Tensor& out, const Rules& r) {
   r.require(a.q.shape.rank() == 3 && a.k.shape.rank() == 3 && a.q.shape[0] == a.k.shape[0],
             "q (B, T, ·) and k (B, C, ·)");
-  r.require(a.k.shape == a.v.shape && a.q.shape == a.out.shape, "k like v and out like q");
+  r.require(a.k.shape == a.v.shape && a.q.shape == out.shape, "k like v and out like q");
   r.require(a.heads % a.kv_heads == 0 && a.q.cols() % a.heads == 0 && a.q.cols() / a.heads == a.k.cols() / a.kv_heads &&
                 a.k.cols() % a.kv_heads == 0,
             "heads of one width");
   if (a.key_len.defined()) r.index(a.key_len, a.q.shape[0], "one i32 key length per sample");
   r.require(a.leading_block <= a.q.shape[1] && a.extra_keys >= a.leading_block, "a leading block within the queries");
+}
+void check(const Attention& a, const Rules& r) { check_attention(a, a.out, r); }
+void check(const AttentionToCodes& a, const Rules& r) {
+  check_attention(a.attention, a.out, r);
+  r.factors(a.factors, a.out);
+  r.require(a.factors.defined() && !a.attention.out.defined(), "factors, and one result");
 }
 void check(const ResidualAdd& a, const Rules& r) {
   r.same_matrix(a.x, a.out, "x and out of one shape");
@@ -130,7 +141,12 @@ void check(const ConcatRow& a, const Rules& r) {
   r.require(a.out.cols() == a.x.cols() + a.row.cols() && a.out.rows() == a.x.rows() && a.row.rows() == 1,
             "out (M, A + C) from x (M, A) and row (1, C)");
 }
-void check(const Cast& a, const Rules& r) { r.same_matrix(a.x, a.out, "x and out of one shape"); }
+void check(const Cast& a, const Rules& r) {
+  r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.vector(a.factors, a.x.cols(), "W f32 factors");
+  r.require(is_scaled(a.out.dtype) || !a.factors.defined(), "codes where there are factors");
+  r.require(a.factors.defined() || !a.unit_scales, "factors for unit scales");
+}
 void check(const EulerStep& a, const Rules& r) {
   r.same_matrix(a.x, a.out, "x and out of one shape");
   r.same_matrix(a.v, a.out, "v and out of one shape");
@@ -169,11 +185,13 @@ void check(const LayerNormLinear& a, const Rules& r) {
   r.vector(a.gain, a.x.cols(), "a gain of W f32 numbers");
   r.vector(a.bias, a.x.cols(), "a bias of W f32 numbers");
   r.vector(a.linear_bias, a.w.rows(), "a linear_bias of N f32 numbers");
+  r.factors(a.factors, a.out);
 }
 void check(const LinearResidual& a, const Rules& r) {
   r.product(a.x, a.w, a.out);
   r.vector(a.bias, a.w.rows(), "a bias of N f32 numbers");
   r.vector(a.gate, a.out.cols(), "a gate of N f32 numbers");
+  r.require(!is_scaled(a.x.dtype) || a.x.dtype == a.w.dtype, "codes in x only of w's type");
   r.same_matrix(a.residual, a.out, "residual and out of one shape");
 }
 void check(const NormQkvRope& a, const Rules& r) {
@@ -193,6 +211,7 @@ void check(const NormGateUpGelu& a, const Rules& r) {
   r.product(a.x, a.w_gate, a.out);
   r.product(a.x, a.w_up, a.out);
   r.norm(a.norm, a.x.cols());
+  r.factors(a.factors, a.out);
 }
 void check_layer(const DenoiseLoop& a, const DenoiseLoop::Layer& layer, const Rules& r) {
   const int64_t width = a.layers[0].o.rows();

@@ -14,8 +14,8 @@ namespace tendon {
 
 using OpArgs = std::variant<ResizeFrames, Patchify, Linear, AddRows, LayerNorm, RmsNorm, AdaRmsNorm, Rope, ScatterRows,
                             GatherRows, Attention, ResidualAdd, GatedResidual, GeluMul, GatherPrefix, ConcatRow, Cast,
-                            EulerStep, SelectRows, Guidance, PatchEmbed, LayerNormQkv, LayerNormLinear, LinearResidual,
-                            NormQkvRope, NormGateUpGelu, DenoiseLoop>;
+                            EulerStep, SelectRows, Guidance, PatchEmbed, LayerNormQkv, AttentionToCodes,
+                            LayerNormLinear, LinearResidual, NormQkvRope, NormGateUpGelu, DenoiseLoop>;
 
 struct Op {
   OpArgs args;

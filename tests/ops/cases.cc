@@ -402,8 +402,7 @@ struct AttentionShape {
 };
 
 // Cache rows that no query may see hold NaN; keys are counted from the sample's length and the query's own block.
-Case attention_case(const AttentionShape& s, DType dtype, double scale = 1.0) {
-  Maker m(s.margin);
+Attention make_attention(Maker& m, const AttentionShape& s, DType dtype, double scale = 1.0) {
   const int64_t width = s.heads * s.dim;
   const int64_t kv_width = s.kv_heads * s.dim;
   Attention a;
@@ -433,13 +432,28 @@ Case attention_case(const AttentionShape& s, DType dtype, double scale = 1.0) {
       return i / row == 1 ? 0.0 : static_cast<double>(random.integer(0, 3));  // sample 1 sees nothing
     });
   }
-  a.out = m.out(dtype, {s.samples, s.queries, width});
   a.heads = s.heads, a.kv_heads = s.kv_heads;
   a.extra_keys = s.extra_keys, a.leading_block = s.leading_block;
   a.scale = static_cast<float>(1.0 / std::sqrt(static_cast<double>(s.dim)));
+  return a;
+}
+Case attention_case(const AttentionShape& s, DType dtype, double scale = 1.0) {
+  Maker m(s.margin);
+  Attention a = make_attention(m, s, dtype, scale);
+  a.out = m.out(dtype, a.q.shape);
   Case made = m.make(fmt::format("{}.{}", s.name, type_word(dtype)), a);
   made.bench = s.real;
   return made;
+}
+Case coded_attention_case(const AttentionShape& s, DType dtype, DType codes) {
+  Maker m(s.margin);
+  AttentionToCodes a{.attention = make_attention(m, s, dtype), .factors = {}, .out = {}};
+  // Few keys leave large results, of which some are cut off.
+  const double factor = scaled_max(codes) * std::sqrt(static_cast<double>(std::max<int64_t>(s.capacity, 1))) / 5;
+  a.factors = m.plain(kF32, {a.attention.q.cols()},
+                      [factor](Random& random, int64_t) { return factor * (0.5 + random.uniform()); });
+  a.out = m.out(codes, a.attention.q.shape);
+  return m.make(fmt::format("{}_{}.{}", dtype_name(codes), s.name, type_word(dtype)), a);
 }
 
 void add_attention(List& list) {
@@ -466,6 +480,7 @@ void add_attention(List& list) {
   };
   for (const AttentionShape& s : shapes) {
     for (const DType dtype : {kF32, kBf16}) list.add(attention_case(s, dtype));
+    list.add(coded_attention_case(s, kBf16, DType::kI8));
   }
   // What a card has kernels of its own for: heads of 256 with many queries, heads of 72 with few keys.
   const AttentionShape wide[] = {
@@ -483,7 +498,10 @@ void add_attention(List& list) {
       {"held_packed", 1, 130, 130, 5, 5, 72, {}, 0, 0, false, false, true},
       {"held_many", 3, 200, 131, 16, 16, 72, {}},
   };
-  for (const AttentionShape& s : wide) list.add(attention_case(s, kBf16));
+  for (const AttentionShape& s : wide) {
+    list.add(attention_case(s, kBf16));
+    for (const DType codes : {DType::kE4m3, DType::kI8}) list.add(coded_attention_case(s, kBf16, codes));
+  }
   list.add(attention_case({"streamed_peaked", 1, 66, 200, 8, 1, 256, {200}}, kBf16, 16.0));
   const AttentionShape larger[] = {
       {"vision_one", 1, 256, 256, 16, 16, 72, {}, 0, 0, false, true, true},
@@ -496,9 +514,10 @@ void add_attention(List& list) {
       {"prefix_batch", 4, 788, 800, 8, 1, 256, {788, 760, 788, 770}, 0, 0, false, true},
   };
   for (const AttentionShape& s : larger) {
-    Case made = attention_case(s, kBf16);
-    made.slow = true;
-    list.add(std::move(made));
+    for (Case made : {attention_case(s, kBf16), coded_attention_case(s, kBf16, DType::kI8)}) {
+      made.slow = true;
+      list.add(std::move(made));
+    }
   }
   // Peaked softmax: logits of about ±60.
   list.add(attention_case({"peaked", 1, 9, 50, 2, 1, 16, {50}}, kF32, 40.0));
@@ -626,7 +645,7 @@ void add_products(List& list) {
   for (const ProductShape& s : shapes) {
     for (const DType dtype : {kF32, kBf16}) {
       const std::string name = fmt::format("{}.{}", s.name, type_word(dtype));
-      for (const bool gated : {false, true}) list.add(residual_case(name, s, dtype, dtype, gated));
+      for (const bool gated : {false, true}) list.add(residual_case(name, s, dtype, dtype, dtype, gated));
       for (const Activation activation : {Activation::kNone, Activation::kGeluTanh, Activation::kSilu}) {
         Maker m(s.margin);
         LayerNormLinear a{.x = m.data(dtype, {s.m, s.k}),

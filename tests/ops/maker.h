@@ -104,9 +104,10 @@ struct ProductShape {
 inline const char* type_word(DType dtype) { return dtype == kBf16 ? "bf16" : "f32"; }
 
 // residual + (x · wᵀ + bias), the product gated or not.
-inline Case residual_case(const std::string& name, const ProductShape& s, DType dtype, DType weights, bool gated) {
+inline Case residual_case(const std::string& name, const ProductShape& s, DType rows, DType dtype, DType weights,
+                          bool gated) {
   Maker m(s.margin);
-  LinearResidual a{.x = m.data(dtype, {s.m, s.k}),
+  LinearResidual a{.x = m.data(rows, {s.m, s.k}),
                    .w = m.weight(weights, s.n, s.k),
                    .bias = m.vector(s.n),
                    .residual = m.data(dtype, {s.m, s.n}),

@@ -562,12 +562,13 @@ void compute(const ConcatRow& a, Buffers& buffers) {
 
 // What a correct backend may be off by: an input near the middle of two codes may become either. Where the largest
 // number of the row is inexact itself, so is the grid of codes, and both roundings count.
-void quantize_row(const Matrix& x, Matrix& out, int64_t row) {
+void quantize_row(const Matrix& x, const Matrix* factors, bool unit_scale, Matrix& out, int64_t row) {
+  const auto factor = [&](int64_t col) { return factors == nullptr ? 1.0 : factors->value(0, col); };
   double largest = 0;
   bool inexact = false;
-  for (int64_t col = 0; col < x.cols(); ++col) {
-    largest = std::max(largest, std::fabs(x.value(row, col)));
-    inexact = inexact || x.at(row, col).bound > 0;
+  for (int64_t col = 0; col < x.cols() && !unit_scale; ++col) {
+    largest = std::max(largest, std::fabs(x.value(row, col) * factor(col)));
+    inexact = inexact || factors != nullptr || x.at(row, col).bound > 0;
   }
   const double scale = largest > 0 ? std::max(largest, 0x1p-110) / static_cast<double>(scaled_max(out.dtype())) : 1.0;
   const auto code = [&](double v) {
@@ -575,7 +576,11 @@ void quantize_row(const Matrix& x, Matrix& out, int64_t row) {
     return scale * (out.dtype() == DType::kE4m3 ? static_cast<double>(to_float(to_e4m3(scaled))) : to_i8(scaled));
   };
   for (int64_t col = 0; col < x.cols(); ++col) {
-    const Number v = x.at(row, col);
+    if (x.unchecked(row, col)) {  // samples leave out whole rows
+      out.leave_unchecked(row, col);
+      continue;
+    }
+    const Number v{x.value(row, col) * factor(col), x.at(row, col).bound * std::fabs(factor(col))};
     const double error = v.bound + kElementwise * kF32Unit * std::fabs(v.value);
     const double stored = code(v.value);
     double bound = std::max(code(v.value + error) - stored, stored - code(v.value - error));
@@ -589,7 +594,10 @@ void compute(const Cast& a, Buffers& buffers) {
   const Matrix x(buffers, a.x);
   Matrix out(buffers, a.out);
   if (is_scaled(a.out.dtype)) {
-    for (int64_t row = 0; row < out.rows(); ++row) quantize_row(x, out, row);
+    std::optional<Matrix> factors;
+    if (a.factors.defined()) factors.emplace(buffers, a.factors);
+    for (int64_t row = 0; row < out.rows(); ++row)
+      quantize_row(x, factors ? &*factors : nullptr, a.unit_scales, out, row);
     return;
   }
   for (int64_t row = 0; row < out.rows(); ++row) {

@@ -5,6 +5,40 @@
 namespace tendon::op_check {
 namespace {
 
+// Of columns of normal numbers: some codes are cut off, some columns are small.
+Tensor factors(Maker& m, int64_t cols, DType codes) {
+  return m.plain(kF32, {cols}, [codes](Random& random, int64_t i) {
+    return static_cast<double>(scaled_max(codes)) / (i % 7 == 2 ? 20.0 : 2.0 + random.uniform());
+  });
+}
+
+// A norm, a product with such weights and GELU; its result as it is, or as codes with static scales.
+void add_normed(List& list, const std::string& name, const ProductShape& s, DType dtype, DType codes, bool is_static) {
+  const std::string full = (is_static ? "static_" : "") + name;
+  const auto result = [&](Maker& m, auto& args) {
+    if (is_static) args.factors = factors(m, s.n, codes);
+    args.out = m.out(is_static ? codes : dtype, {s.m, s.n});
+  };
+  Maker layer(s.margin);
+  LayerNormLinear vision{.x = layer.data(dtype, {s.m, s.k}),
+                         .gain = layer.vector(s.k),
+                         .bias = layer.vector(s.k),
+                         .w = layer.weight(codes, s.n, s.k),
+                         .linear_bias = layer.vector(s.n),
+                         .out = {},
+                         .activation = Activation::kGeluTanh};
+  result(layer, vision);
+  list.add(layer.make(full, vision));
+  Maker m(s.margin);
+  NormGateUpGelu prefix{.x = m.data(dtype, {s.m, s.k}),
+                        .norm = {.gain = m.vector(s.k), .scale = {}, .shift = {}},
+                        .w_gate = m.weight(codes, s.n, s.k),
+                        .w_up = m.weight(codes, s.n, s.k),
+                        .out = {}};
+  result(m, prefix);
+  list.add(m.make(full, prefix));
+}
+
 // Casts to these codes, and every operation with weights of them.
 void add_scaled(List& list, DType codes) {
   const std::string_view type = dtype_name(codes);
@@ -27,6 +61,20 @@ void add_scaled(List& list, DType codes) {
       list.add(std::move(made));
     }
   }
+  for (const MatrixShape& s : rows) {  // weights at the start, and operands with static scales
+    for (const bool unit : {false, true}) {
+      for (const DType dtype : {kF32, kBf16}) {
+        Maker m(s.margin);
+        Case made = m.make(fmt::format("{}_{}_{}.{}", type, unit ? "static" : "factors", s.name, type_word(dtype)),
+                           Cast{.x = m.data(dtype, {s.rows, s.cols}, 2.0),
+                                .factors = factors(m, s.cols, codes),
+                                .out = m.out(codes, {s.rows, s.cols}),
+                                .unit_scales = unit});
+        made.slow = s.real;
+        list.add(std::move(made));
+      }
+    }
+  }
   const ProductShape products[] = {{"ragged", 33, 131, 75, 3},      {"depth", 70, 72, 200, 0},
                                    {"tiles", 66, 136, 128, 0},      {"blocks", 70, 72, 208, 0},
                                    {"one_row", 1, 40, 64, 0},       {"split", 6, 24, 3000, 0},
@@ -43,21 +91,11 @@ void add_scaled(List& list, DType codes) {
         list.add(m.make((activation == Activation::kNone ? "" : "gelu_") + name, a));
       }
       if (s.m == 0) continue;
-      for (const bool gated : {false, true}) list.add(residual_case(name, s, dtype, codes, gated));
-      Maker layer(s.margin);
-      list.add(layer.make(name, LayerNormLinear{.x = layer.data(dtype, {s.m, s.k}),
-                                                .gain = layer.vector(s.k),
-                                                .bias = layer.vector(s.k),
-                                                .w = layer.weight(codes, s.n, s.k),
-                                                .linear_bias = layer.vector(s.n),
-                                                .out = layer.out(dtype, {s.m, s.n}),
-                                                .activation = Activation::kGeluTanh}));
-      Maker m(s.margin);
-      list.add(m.make(name, NormGateUpGelu{.x = m.data(dtype, {s.m, s.k}),
-                                           .norm = {.gain = m.vector(s.k), .scale = {}, .shift = {}},
-                                           .w_gate = m.weight(codes, s.n, s.k),
-                                           .w_up = m.weight(codes, s.n, s.k),
-                                           .out = m.out(dtype, {s.m, s.n})}));
+      for (const bool gated : {false, true}) {
+        list.add(residual_case(name, s, dtype, dtype, codes, gated));
+        list.add(residual_case("of_codes_" + name, s, codes, dtype, codes, gated));
+      }
+      for (const bool is_static : {false, true}) add_normed(list, name, s, dtype, codes, is_static);
     }
   }
   for (const DType dtype : {kF32, kBf16}) {

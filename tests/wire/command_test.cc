@@ -72,6 +72,13 @@ TEST(ServeCommand, RecordsAndReplays) {
   EXPECT_EQ(result["largest_difference"], 0);
   EXPECT_EQ(result["equal"], result["run"]);
   EXPECT_EQ(result["calls"], 4 + figures["replies"].get<int>());
+  const std::string scales = temp.path() / "scales.safetensors";
+  Process calibrate({"tune", "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid", "--tokens", "2,5,7",
+                     "--threads", "1", "--calibrate", directory, "--observations", "3", "--out", scales});
+  EXPECT_EQ(calibrate.wait(), 0) << calibrate.err();
+  EXPECT_THAT(calibrate.out(), HasSubstr("static scales of 3 observations"));
+  Process with_scales(plus(replay, {"--precision", "int8", "--scales", scales, "--tolerance", "10"}));
+  EXPECT_EQ(with_scales.wait(), 0) << with_scales.err();
   Process other(plus(replay, {"--steps", "3"}));  // another schedule gives other actions
   EXPECT_EQ(other.wait(), 1) << other.err();
   refused(plus(kServe, {"--record", directory}), 3, "holds a recording already");

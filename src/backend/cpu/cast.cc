@@ -1,4 +1,4 @@
-// cast: out = x in out's type; to codes with a scale for each row.
+// cast: out = x in out's type; to codes with a scale for each row, of x or x times factors.
 #include <algorithm>
 #include <cmath>
 #include <limits>
@@ -9,14 +9,23 @@
 namespace tendon {
 namespace {
 
+// Numbers col..col+count of a row, times their factors.
+TENDON_CPU_INLINE const float* load_scaled(const Cast& a, int64_t row, int64_t col, int64_t count, float* tile) {
+  const float* const values = load_tile(a.x, row, col, count, tile);
+  if (a.factors.data == nullptr) return values;
+  const float* const factors = a.factors.as<const float>() + col;
+  for (int64_t i = 0; i < count; ++i) tile[i] = values[i] * factors[i];
+  return tile;
+}
+
 // Infinite where a number is not finite.
-TENDON_CPU_CLONES float largest_magnitude(const Tensor& x, int64_t row) {
+TENDON_CPU_CLONES float largest_magnitude(const Cast& a, int64_t row) {
   float tile[kTile];
   float largest = 0.0F;
   bool finite = true;
-  for (int64_t col = 0; col < x.cols(); col += kTile) {
-    const int64_t count = std::min(kTile, x.cols() - col);
-    const float* values = load_tile(x, row, col, count, tile);
+  for (int64_t col = 0; col < a.x.cols(); col += kTile) {
+    const int64_t count = std::min(kTile, a.x.cols() - col);
+    const float* values = load_scaled(a, row, col, count, tile);
     for (int64_t i = 0; i < count; ++i) {
       largest = std::max(largest, std::abs(values[i]));
       finite = finite && std::abs(values[i]) <= std::numeric_limits<float>::max();
@@ -29,11 +38,11 @@ TENDON_CPU_CLONES void quantize_rows(const Cast& a, int64_t begin, int64_t end) 
   float tile[kTile];
   const int64_t width = a.out.cols();
   for (int64_t row = begin; row < end; ++row) {
-    const RowScale scale(largest_magnitude(a.x, row), a.out.dtype);
+    const RowScale scale(a.unit_scales ? 0.0F : largest_magnitude(a, row), a.out.dtype);
     a.out.scales[row] = scale.factor;
     for (int64_t col = 0; col < width; col += kTile) {
       const int64_t count = std::min(kTile, width - col);
-      const float* values = load_tile(a.x, row, col, count, tile);
+      const float* values = load_scaled(a, row, col, count, tile);
       if (a.out.dtype == DType::kE4m3) {
         auto* const out = row_pointer<E4m3>(a.out, row, col);
         for (int64_t i = 0; i < count; ++i) out[i] = to_e4m3(values[i] * scale.inverse);

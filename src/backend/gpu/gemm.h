@@ -21,7 +21,8 @@ struct RopeTail {
 // out = y + table[row mod T],  or  round(y) + residual,  or  residual + round(round(y) · round(gate)),  or  y.
 // Roundings are to out's type, sums are f32. What is not wanted is undefined. With codes as operands, the product is
 // the sum times the scales of its rows. Kernels that have no `rope` write `out` and leave it
-// to launch_rope_cache; those that have need not.
+// to launch_rope_cache; those that have need not. With `factors`, out has codes: what it would hold in bf16, times its
+// column's factor, with unit scales. Only SpecialProducts may write them (Products::prepare_codes).
 struct Product {
   Tensor x;              // (M, K) bf16 or f32, or codes like w
   Tensor w;              // (N, K) bf16 or f32, or codes like x
@@ -30,7 +31,8 @@ struct Product {
   Tensor table = {};     // (T, N) f32
   Tensor residual = {};  // (M, N) like out
   Tensor gate = {};      // (N) f32, only with a residual
-  Tensor out;            // (M, N) bf16 or f32
+  Tensor factors = {};   // (N) f32
+  Tensor out;            // (M, N) bf16 or f32, or codes
   Activation activation = Activation::kNone;
   RopeTail rope = {};
 };

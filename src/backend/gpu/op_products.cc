@@ -33,20 +33,28 @@ Tensor Scratch::take(DType dtype, const Shape& shape) {
 }
 
 Tensor operand_rows(const Tensor& x, const Tensor& w, Scratch& scratch) {
-  return is_scaled(w.dtype) ? scratch.take(w.dtype, {x.rows(), x.cols()}) : x;
+  return is_scaled(w.dtype) && x.dtype != w.dtype ? scratch.take(w.dtype, {x.rows(), x.cols()}) : x;
+}
+
+Product without_codes(const Product& p, DType type, Scratch& scratch) {
+  if (!p.factors.defined()) return p;
+  Product plain = p;
+  plain.factors = {};
+  plain.out = scratch.take(type, {p.out.rows(), p.out.cols()});
+  return plain;
 }
 
 Product product_in(const LinearResidual& a, const Tensor& rows) {
   return {.x = rows, .w = a.w, .bias = a.bias, .residual = a.residual, .gate = a.gate, .out = a.out};
 }
 Product product_in(const LayerNormLinear& a, const Tensor& rows, Scratch&) {
-  return {.x = rows, .w = a.w, .bias = a.linear_bias, .out = a.out, .activation = a.activation};
+  return {.x = rows, .w = a.w, .bias = a.linear_bias, .factors = a.factors, .out = a.out, .activation = a.activation};
 }
 Product product_in(const LayerNormQkv& a, const Tensor& rows, Scratch&) {
   return {.x = rows, .w = *stacked({a.wq, a.wk, a.wv}), .bias = *stacked({a.bq, a.bk, a.bv}), .out = a.out};
 }
 Product product_in(const NormGateUpGelu& a, const Tensor& rows, Scratch&) {
-  return {.x = rows, .w = a.w_gate, .up = a.w_up, .out = a.out};
+  return {.x = rows, .w = a.w_gate, .up = a.w_up, .factors = a.factors, .out = a.out};
 }
 Product product_in(const NormQkvRope& a, const Tensor& rows, Scratch& scratch) {
   const Tensor w = *stacked({a.wq, a.wk, a.wv});

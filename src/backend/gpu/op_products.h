@@ -20,8 +20,12 @@ class Scratch {
   size_t used_ = 0;
 };
 
-// Where the rows of x are when a product with w reads them: cast to its codes in the scratch memory, or as they are.
+// Where the rows of x are when a product with w reads them: cast to its codes in the scratch memory, or as they are (in
+// such codes already, or with w in another type).
 Tensor operand_rows(const Tensor& x, const Tensor& w, Scratch& scratch);
+
+// The product with its result in a scratch tensor of this type where it would be codes; else as it is.
+Product without_codes(const Product& p, DType type, Scratch& scratch);
 
 // `rows` are what the weights are multiplied with: x, or its norm, or their codes.
 Product product_in(const LinearResidual& a, const Tensor& rows);

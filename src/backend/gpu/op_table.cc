@@ -23,6 +23,20 @@ Launch prepare_product(const Product& product, const Scratch& used, const GpuCon
   return context.products.prepare(product, {.scratch = used.rest(), .allocate = context.allocate});
 }
 
+// With the codes of its result, by the product's own kernel where that can; `type`: what they are made of.
+Launch prepare_whole(const Product& product, DType type, Scratch& scratch, const GpuContext& context) {
+  if (!product.factors.defined()) return prepare_product(product, scratch, context);
+  if (type == DType::kBf16) {
+    if (Launch launch = context.products.prepare_codes(product)) return launch;
+  }
+  const Product plain = without_codes(product, type, scratch);
+  const Cast cast{.x = plain.out, .factors = product.factors, .out = product.out, .unit_scales = true};
+  return [made = prepare_product(plain, scratch, context), cast](Stream stream) {
+    made(stream);
+    launch_cast(cast, stream);
+  };
+}
+
 size_t no_workspace(const Op&) { return 0; }
 
 // --- linear
@@ -30,6 +44,10 @@ size_t no_workspace(const Op&) { return 0; }
 // w may have codes with scales: then the rows get them first.
 bool same_types(const Tensor& x, const Tensor& w, const Tensor& out) {
   return is_float(out) && x.dtype == out.dtype && (w.dtype == out.dtype || is_scaled(w.dtype));
+}
+// With factors, codes are made of a result in x's type.
+bool same_types(const Tensor& x, const Tensor& w, const Tensor& out, const Tensor& factors) {
+  return same_types(x, w, factors.defined() ? x : out);
 }
 
 Product linear_product(const Op& op) {
@@ -50,8 +68,8 @@ bool can_attention_cluster(const Op& op) { return takes_attention_cluster(std::g
 
 bool can_linear_residual(const Op& op) {
   const auto& a = std::get<LinearResidual>(op.args);
-  return a.x.cols() > 0 && is_float(a.x) && (is_float(a.w) || is_scaled(a.w.dtype)) && is_float(a.out) &&
-         a.residual.dtype == a.out.dtype;
+  const bool types = is_float(a.x) ? is_float(a.w) || is_scaled(a.w.dtype) : a.x.dtype == a.w.dtype;
+  return a.x.cols() > 0 && types && is_float(a.out) && a.residual.dtype == a.out.dtype;
 }
 
 Launch cast_launch(const Tensor& x, const Tensor& rows) {
@@ -90,7 +108,7 @@ Launch prepare_linear(const Op& op, const GpuContext& context) {
 
 bool can_layer_norm_linear(const Op& op) {
   const auto& a = std::get<LayerNormLinear>(op.args);
-  return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w, a.out);
+  return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w, a.out, a.factors);
 }
 bool can_layer_norm_qkv(const Op& op) {
   const auto& a = std::get<LayerNormQkv>(op.args);
@@ -99,7 +117,7 @@ bool can_layer_norm_qkv(const Op& op) {
 }
 bool can_norm_gate_up_gelu(const Op& op) {
   const auto& a = std::get<NormGateUpGelu>(op.args);
-  return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w_gate, a.out) &&
+  return a.x.rows() > 0 && a.x.cols() <= 8192 && same_types(a.x, a.w_gate, a.out, a.factors) &&
          a.w_gate.row_stride == a.w_up.row_stride && a.w_up.dtype == a.w_gate.dtype;
 }
 bool can_norm_qkv_rope(const Op& op) {
@@ -111,10 +129,11 @@ bool can_norm_qkv_rope(const Op& op) {
 // The first part of the scratch memory.
 Tensor normalized_rows(const Tensor& x, Scratch& scratch) { return scratch.take(x.dtype, {x.rows(), x.cols()}); }
 
+// Without codes in its result.
 template <class Args>
 Product norm_product(const Args& a, Scratch& scratch) {
   const Tensor h = normalized_rows(a.x, scratch);
-  return product_in(a, operand_rows(h, weight_of(a), scratch), scratch);
+  return without_codes(product_in(a, operand_rows(h, weight_of(a), scratch), scratch), a.x.dtype, scratch);
 }
 template <class Args>
 Product norm_product_shape(const Op& op) {
@@ -135,7 +154,7 @@ Launch prepare_norm_product(const Op& op, const GpuContext& context) {
   const Tensor rows = operand_rows(h, weight_of(a), scratch);
   const bool at_once = norm_makes_codes(a, rows);
   return [norm = norm_launch(a, at_once ? rows : h), cast = cast_launch(at_once ? rows : h, rows),
-          product = prepare_product(product_in(a, rows, scratch), scratch, context)](Stream stream) {
+          product = prepare_whole(product_in(a, rows, scratch), a.x.dtype, scratch, context)](Stream stream) {
     norm(stream);
     cast(stream);
     product(stream);

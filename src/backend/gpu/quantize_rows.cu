@@ -2,7 +2,8 @@
 // base/dtype.h).
 //   x (M, K) bf16 or f32, out (M, K) e4m3 (c = 448) or i8 (c = 127).
 // A block takes a row: its threads look for m and hold the row's numbers meanwhile; a row of other sizes is read once
-// more, from the nearest cache. Bytes moved: x and out once.
+// more, from the nearest cache. Bytes moved: x and out once. With factors (K) f32, x[r] · factors takes the place of
+// x[r], and with unit scales m / c is 1: casts of weights, and where no other kernel makes codes with static scales.
 #include <type_traits>
 
 #include "backend/gpu/codes.cuh"
@@ -44,6 +45,17 @@ TENDON_DEVICE void store_codes(void* to, const uint32_t (&packed)[kCount]) {
   for (int i = 0; i < kCount; ++i) numbers.word[i] = packed[i];
   *static_cast<Numbers*>(to) = numbers;
 }
+template <class Code, int kCount>
+TENDON_DEVICE void store_some(Code* row, int64_t col, int64_t cols, bool whole, const uint32_t (&packed)[kCount]) {
+  if (whole) {
+    store_codes(row + col, packed);
+    return;
+  }
+#pragma unroll
+  for (int i = 0; i < 4 * kCount; ++i) {
+    if (col + i < cols) reinterpret_cast<uint8_t*>(row)[col + i] = static_cast<uint8_t>(packed[i / 4] >> (i % 4 * 8));
+  }
+}
 template <class X>
 TENDON_DEVICE float largest_of(const Vec<X>& values, float largest) {
 #pragma unroll
@@ -76,14 +88,47 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
     const bool whole = vectors && col + kStep <= cols;
     uint32_t packed[kStep / 4];
     pack_some(scale, load_some(row, col, cols, whole), packed);
-    if (whole) {
-      store_codes(to + col, packed);
-      continue;
-    }
+    store_some(to, col, cols, whole, packed);
+  }
+}
+
+// Of x[r] · factors; `unit`: with unit scales. Weights once at the start, and what no other kernel writes as codes.
+template <class X, class Code>
+TENDON_KERNEL void __launch_bounds__(kThreads)
+    quantize_with_factors_kernel(const X* x, int64_t x_stride, const float* factors, Code* out, int64_t out_stride,
+                                 float* scales, int64_t cols, bool vectors, bool unit) {
+  constexpr int kStep = Vec<X>::kSize;
+  TENDON_SHARED(float, largest_of_waves, kThreads / kWarpSize);
+  launch_dependents();
+  wait_for_producers();
+  const int64_t r = blockIdx.x;
+  const X* const row = x + r * x_stride;
+  const int64_t first = static_cast<int64_t>(threadIdx.x) * kStep;
+  float numbers[kStep];
+  const auto load = [&](int64_t col) {
+    const Vec<X> values = load_some(row, col, cols, vectors && col + kStep <= cols);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) {
-      if (col + i < cols) reinterpret_cast<uint8_t*>(to)[col + i] = static_cast<uint8_t>(packed[i / 4] >> (i % 4 * 8));
+    for (int i = 0; i < kStep; ++i) numbers[i] = col + i < cols ? widen(values.v[i]) * factors[col + i] : 0.0F;
+  };
+  float largest = 0.0F;  // makes the scale 1
+  if (!unit) {
+    for (int64_t col = first; col < cols; col += kThreads * kStep) {
+      load(col);
+#pragma unroll
+      for (int i = 0; i < kStep; ++i) largest = fmaxf(largest, code_size(numbers[i]));
     }
+    largest = block_max(largest, largest_of_waves);
+  }
+  const CodeScale<Code> scale(largest);
+  if (threadIdx.x == 0) scales[r] = scale.factor;
+  for (int64_t col = first; col < cols; col += kThreads * kStep) {
+    load(col);
+    uint32_t packed[kStep / 4];
+#pragma unroll
+    for (int i = 0; i < kStep; i += 4) {
+      packed[i / 4] = scale.four(numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]);
+    }
+    store_some(out + r * out_stride, col, cols, vectors && col + kStep <= cols, packed);
   }
 }
 
@@ -145,7 +190,11 @@ void launch_quantize_rows(const Cast& a, Stream stream) {
             shape(kWave ? ceil_div(rows, kThreads / kWarpSize) : rows), a.x.as<X>(), a.x.row_stride, a.out.as<Code>(),
             a.out.row_stride, a.out.scales, static_cast<int>(rows), static_cast<int>(a.out.cols()));
       };
-      if (!vectors || a.out.cols() % step != 0 || a.out.cols() > 8 * of_all_threads) {
+      if (a.factors.defined()) {
+        launch<quantize_with_factors_kernel<X, Code>>(shape(rows), a.x.as<X>(), a.x.row_stride, a.factors.as<float>(),
+                                                      a.out.as<Code>(), a.out.row_stride, a.out.scales, a.out.cols(),
+                                                      vectors, a.unit_scales);
+      } else if (!vectors || a.out.cols() % step != 0 || a.out.cols() > 8 * of_all_threads) {
         launch<quantize_rows_kernel<X, Code>>(shape(rows), a.x.as<X>(), a.x.row_stride, a.out.as<Code>(),
                                               a.out.row_stride, a.out.scales, a.out.cols(), vectors);
       } else if (rows >= kManyRows && a.out.cols() <= 8 * kWarpSize * step) {

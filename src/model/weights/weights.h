@@ -24,9 +24,16 @@ struct NormWeights {
   LinearWeights modulation;  // (3·W, W): rows scale | shift | gate
 };
 
+// What the operands of a layer's products behind attention and GELU are multiplied by when they become codes whose
+// scales are known beforehand (static scales), in columns: (K) f32, undefined where rows are scaled as they come.
+struct OperandFactors {
+  Tensor attended, hidden;
+};
+
 struct VisionLayerWeights {
   LayerNormWeights norm1, norm2;
   LinearWeights q, k, v, out, fc1, fc2;
+  OperandFactors factors;  // of out and fc2
 };
 struct VisionWeights {
   LinearWeights patch;  // (W, 3·P·P), channel-major patches
@@ -39,6 +46,7 @@ struct VisionWeights {
 struct GemmaLayerWeights {
   NormWeights input_norm, post_norm;
   Tensor q, k, v, o, gate, up, down;
+  OperandFactors factors;  // of o and down
 };
 struct GemmaWeights {
   std::vector<GemmaLayerWeights> layers;
