@@ -32,6 +32,35 @@ Case tile_case(const TileShape& s, DType operands) {
   return m.make(name, a);
 }
 
+// Codes with static scales as results: of GELU behind a layer norm, or of GELU(gate) · up.
+Case tile_to_codes_case(int64_t depth, bool gate_up, DType codes) {
+  constexpr int64_t kRows = 300;
+  constexpr int64_t kCols = 336;
+  Maker m;
+  const Tensor x = m.data(kBf16, {kRows, depth});
+  const Tensor gain = m.vector(depth);
+  const Tensor factors = m.plain(kF32, {kCols}, [codes](Random& random, int64_t) {
+    return static_cast<double>(scaled_max(codes)) / (1.0 + random.uniform());
+  });
+  const std::string name = fmt::format("tile_{}x{}x{}.{}", kRows, kCols, depth, dtype_name(codes));
+  if (gate_up) {
+    return m.make(name, NormGateUpGelu{.x = x,
+                                       .norm = {.gain = gain, .scale = {}, .shift = {}},
+                                       .w_gate = m.weight(codes, kCols, depth),
+                                       .w_up = m.weight(codes, kCols, depth),
+                                       .factors = factors,
+                                       .out = m.out(codes, {kRows, kCols})});
+  }
+  return m.make(name, LayerNormLinear{.x = x,
+                                      .gain = gain,
+                                      .bias = m.vector(depth),
+                                      .w = m.weight(codes, kCols, depth),
+                                      .linear_bias = m.vector(kCols),
+                                      .factors = factors,
+                                      .out = m.out(codes, {kRows, kCols}),
+                                      .activation = Activation::kGeluTanh});
+}
+
 }  // namespace
 
 std::vector<Case> tile_cases() {
@@ -50,6 +79,9 @@ std::vector<Case> tile_cases() {
     list.push_back(tile_case({1304, 1160, 272, Follows::kResidual}, codes));
   }
   for (int64_t i = 0; i < 2; ++i) list.push_back(tile_case({300, 328, 400 + 16 * i, Follows::kGelu}, DType::kI8));
+  for (int64_t i = 0; i < 2; ++i) list.push_back(tile_to_codes_case(400 + 16 * i, false, DType::kI8));
+  for (int64_t i = 0; i < 4; ++i) list.push_back(tile_to_codes_case(400 + 16 * i, true, DType::kI8));
+  for (int64_t i = 0; i < 3; ++i) list.push_back(tile_to_codes_case(400 + 16 * i, true, DType::kE4m3));
   return list;
 }
 

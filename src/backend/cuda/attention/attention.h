@@ -5,6 +5,7 @@
 
 #include "backend/gpu/stream.h"
 #include "backend/gpu/visible_keys.cuh"
+#include "base/dtype.h"
 
 namespace tendon::gpu::attention {
 
@@ -23,16 +24,24 @@ struct Args {
   int queries, kv_heads;
   int group;    // query heads to a K/V head; divides 64
   float scale;  // of logits, for powers of two
+  // Where results become codes with unit scales: (heads · D) factors, the codes, from a row of them to the next, and
+  // (B · T) scales.
+  const float* factors;
+  void* codes;
+  int64_t codes_stride;
+  float* code_scales;
+  int head_cols;
 };
 
 // Heads of 256 columns, any number of keys. Maps of (column of 64, head, token, block of columns, sample): a box has
 // all blocks of columns, one behind the other, of `out` one half.
 constexpr int kStreamCols = 256;
-void launch_streamed_keys(const Maps& maps, const Args& args, int batch, Stream stream);
+// `result`: bf16, e4m3 or i8. The map of codes counts them in pairs.
+void launch_streamed_keys(const Maps& maps, const Args& args, DType result, int batch, Stream stream);
 
 // Heads of 72 or 80 columns, each query head with keys of its own, at most kHeldKeys of them, all visible.
 // Maps of (column, head, token, sample); boxes of 64 and of 16 columns.
 constexpr int kHeldKeys = 256;
-void launch_held_keys(const Maps& wide, const Maps& rest, const Args& args, int batch, Stream stream);
+void launch_held_keys(const Maps& wide, const Maps& rest, const Args& args, DType result, int batch, Stream stream);
 
 }  // namespace tendon::gpu::attention

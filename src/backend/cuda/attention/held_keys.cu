@@ -1,6 +1,7 @@
 // attention with few keys: softmax(scale · q·kᵀ) · v with all keys of a head in shared memory; formula in
 // ops/basic_ops.h. The vision tower's.
-//   q, out (B, T, heads·D), k, v (B, C, heads·D) bf16, 64 < D <= 80, C <= 256, all keys visible; sums f32.
+//   q, out (B, T, heads·D), k, v (B, C, heads·D) bf16, 64 < D <= 80, C <= 256, all keys visible; sums f32; out also
+//   codes (attention_to_codes).
 // A warpgroup has 64 queries of a head, a block one or two of them. One thread asks for all copies at the start; then
 // logits of all keys (columns 64 to 80 as a step of their own, from boxes of 16 columns), the rows' largest, and in
 // pieces of 64 keys the exponentials, which stay in registers as the second product's operand: one piece's are computed
@@ -39,7 +40,42 @@ TENDON_DEVICE void copy_half(uint32_t shared, int part, const CUtensorMap& wide,
   }
 }
 
-template <int kWarpgroups>
+// Codes of a warpgroup's rows: gathered at `rows`, from where they leave by eight.
+constexpr int kCodesPitch = kWideCols + kRestCols + 8;
+template <class Result>
+TENDON_DEVICE void write_codes(uint32_t rows, const Args& a, const float (&sums)[32], const float (&rest_sums)[8],
+                               const float (&inverse)[2], int warpgroup, int head, int first_query, int b) {
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const int row = thread / 32 * 16 + lane() / 4;
+  const float* const factors = a.factors + head * a.head_cols;
+#pragma unroll
+  for (int g = 0; g < 10; ++g) {
+    if (g * 8 >= a.head_cols) continue;
+    const float* const values = g < 8 ? sums + 4 * g : rest_sums + 4 * (g - 8);
+    const int col = g * 8 + lane() % 4 * 2;
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      stage_codes(rows + (row + 8 * h) * kCodesPitch + col,
+                  codes_of_pair<Result>(values[2 * h] * inverse[h], values[2 * h + 1] * inverse[h], factors + col));
+    }
+  }
+  warpgroup_sync(1 + warpgroup);
+  const int octets = a.head_cols / 8;
+  for (int i = thread; i < kTileRows * octets; i += 128) {
+    const int token = i / octets;
+    if (first_query + token >= a.queries) break;
+    uint2 eight;
+    asm volatile("ld.shared.v2.u32 {%0, %1}, [%2];"
+                 : "=r"(eight.x), "=r"(eight.y)
+                 : "r"(rows + token * kCodesPitch + i % octets * 8)
+                 : "memory");
+    const int64_t at = (static_cast<int64_t>(b) * a.queries + first_query + token) * a.codes_stride;
+    *reinterpret_cast<uint2*>(static_cast<uint8_t*>(a.codes) + at + head * a.head_cols + i % octets * 8) = eight;
+  }
+  if (head == 0) write_unit_scales(a, b, first_query, thread, kTileRows);
+}
+
+template <int kWarpgroups, class Result>
 __global__ void __launch_bounds__(128 * kWarpgroups, 1)
     held_keys_kernel(const __grid_constant__ Maps wide, const __grid_constant__ Maps rest, Args a) {
 #ifdef TENDON_HOPPER
@@ -136,6 +172,10 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
 
   // In place of the queries, which all of the warpgroup have read.
   warpgroup_sync(1 + warpgroup);
+  if constexpr (kIsCodes<Result>) {
+    write_codes<Result>(q, a, sums, rest_sums, inverse, warpgroup, head, first_query, b);
+    return;
+  }
   const int row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane() / 4;
 #pragma unroll
   for (int h = 0; h < 2; ++h) {
@@ -159,10 +199,10 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
 #endif
 }
 
-template <int kWarpgroups>
+template <int kWarpgroups, class Result>
 void launch_blocks(const Maps& wide, const Maps& rest, const Args& args, int batch, Stream stream) {
   const auto blocks = static_cast<unsigned>(ceil_div(args.queries, kWarpgroups * kTileRows));
-  launch<held_keys_kernel<kWarpgroups>>(
+  launch<held_keys_kernel<kWarpgroups, Result>>(
       {.grid = {blocks, static_cast<unsigned>(args.kv_heads), static_cast<unsigned>(batch)},
        .block = 128 * kWarpgroups,
        .shared_bytes = Held<kWarpgroups>::kBytes,
@@ -173,13 +213,15 @@ void launch_blocks(const Maps& wide, const Maps& rest, const Args& args, int bat
 
 }  // namespace
 
-void launch_held_keys(const Maps& wide, const Maps& rest, const Args& args, int batch, Stream stream) {
+void launch_held_keys(const Maps& wide, const Maps& rest, const Args& args, DType result, int batch, Stream stream) {
   const int64_t tiles = ceil_div(args.queries, kTileRows) * args.kv_heads * batch;
-  if (tiles <= 132) {
-    launch_blocks<1>(wide, rest, args, batch, stream);
-  } else {
-    launch_blocks<2>(wide, rest, args, batch, stream);
-  }
+  with_result(result, [&]<class Result>(Result) {
+    if (tiles <= 132) {
+      launch_blocks<1, Result>(wide, rest, args, batch, stream);
+    } else {
+      launch_blocks<2, Result>(wide, rest, args, batch, stream);
+    }
+  });
 }
 
 }  // namespace tendon::gpu::attention

@@ -5,6 +5,7 @@
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/hopper/copies.cuh"
 #include "backend/cuda/hopper/wgmma.cuh"
+#include "backend/gpu/codes.cuh"
 
 namespace tendon::gpu::attention {
 
@@ -64,6 +65,39 @@ TENDON_DEVICE void stage_pair(uint32_t box, int row, int piece, float x, float y
 TENDON_DEVICE void stage_rest_pair(uint32_t box, int row, int piece, float x, float y) {
   const uint32_t at = box + row * 32 + ((piece ^ row >> 2 & 1) << 4) + lane() % 4 * 4;
   asm volatile("st.shared.u32 [%0], %1;" ::"r"(at), "r"(pack_bf16(x, y)) : "memory");
+}
+
+// --- results as codes ------------------------------------------------------------------------------------------------
+
+template <class Result>
+constexpr bool kIsCodes = sizeof(Result) == 1;
+
+// Codes of two numbers in neighbouring columns, rounded to bf16 before; `factors` are theirs.
+template <class Code>
+TENDON_DEVICE uint32_t codes_of_pair(float x, float y, const float* factors) {
+  const float2 f = __ldg(reinterpret_cast<const float2*>(factors));
+  return pack_codes(Code{}, rounded<Bf16>(x) * f.x, rounded<Bf16>(y) * f.y);
+}
+TENDON_DEVICE void stage_codes(uint32_t at, uint32_t two) {
+  asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(static_cast<uint16_t>(two)) : "memory");
+}
+// Scales 1 for `count` tokens of sample b, a thread each.
+TENDON_DEVICE void write_unit_scales(const Args& a, int b, int first_token, int thread, int count) {
+  if (thread < count && first_token + thread < a.queries) {
+    a.code_scales[static_cast<int64_t>(b) * a.queries + first_token + thread] = 1.0F;
+  }
+}
+
+// For every type of result.
+template <class F>
+void with_result(DType result, const F& f) {
+  if (result == DType::kI8) {
+    f(int8_t{});
+  } else if (result == DType::kE4m3) {
+    f(E4m3{});
+  } else {
+    f(Bf16{});
+  }
 }
 
 }  // namespace tendon::gpu::attention

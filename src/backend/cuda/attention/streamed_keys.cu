@@ -1,6 +1,6 @@
 // attention with many keys: softmax(scale · q·kᵀ) · v, keys and values streaming through shared memory; formula in
 // ops/basic_ops.h. The prefix's: eight query heads share one K/V head.
-//   q, out (B, T, heads·256), k, v (B, C, kv_heads·256) bf16; sums f32.
+//   q, out (B, T, heads·256), k, v (B, C, kv_heads·256) bf16; sums f32; out also codes (attention_to_codes).
 // The queries of the heads that share keys are one matrix; a block has 64 of its rows. One warpgroup copies tiles of 64
 // keys and values into a ring; two take turns at the tiles, one's softmax behind the other's products, with running
 // maxima of their own, and join at the end: each finishes half of the columns. Probabilities stay in registers as the
@@ -14,6 +14,7 @@ constexpr int kReaders = 2;  // warpgroups
 constexpr int kThreads = 128 * (kReaders + 1);
 constexpr int kBoxes = kStreamCols / kWideCols;
 constexpr int kTileBytes = kBoxes * kWideBytes;  // of queries, keys or values
+constexpr int kCodesBoxBytes = kTileRows * kWideCols;
 constexpr int kSlots = 6;
 constexpr int kKept = 2;  // boxes of queries that stay in registers: wgmma reads shared memory as fast as that goes
 // Sums are rescaled when a row's maximum has grown by more than so many powers of two: smaller growth only makes the
@@ -212,8 +213,13 @@ TENDON_DEVICE void rescale(Rows& rows, const float (&next)[2], float scale) {
   for (int h = 0; h < 2; ++h) rows.denominator[h] = row_sum(rows.denominator[h]);
 }
 
+// Where a box of 64 columns of codes, with 64-byte swizzle, has eight columns of a row, from its start.
+TENDON_DEVICE int swizzled_codes(int row, int piece) {
+  return row * 64 + ((piece / 2 ^ (row >> 1 & 3)) << 4) + piece % 2 * 8;
+}
+
 // Gets the other warpgroup's sums of half of the columns, gives its own of the other half, and writes the result.
-template <int kWarpgroup>
+template <int kWarpgroup, class Result>
 TENDON_DEVICE void join(const Ring& ring, const Maps& maps, const Args& a, const Place& at, Rows& rows) {
   constexpr int kHalf = 2 * kStreamCols / 8;  // sums of a thread
   constexpr int kMine = kWarpgroup * kHalf;
@@ -245,6 +251,7 @@ TENDON_DEVICE void join(const Ring& ring, const Maps& maps, const Args& a, const
     theirs[h] *= inverse;
   }
   // In place of the queries, box by box as they lie.
+  [[maybe_unused]] const uint32_t codes = ring.queries() + kWarpgroup * (kBoxes / 2) * kCodesBoxBytes;
   const int row = thread / 32 * 16 + lane() / 4;
 #pragma unroll
   for (int i = 0; i < kHalf / 4; ++i) {
@@ -253,19 +260,31 @@ TENDON_DEVICE void join(const Ring& ring, const Maps& maps, const Args& a, const
     const uint32_t box = ring.queries() + (kWarpgroup * kBoxes / 2 + i / 8) * kWideBytes;
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
-      stage_pair(box, row + 8 * h, i % 8, own[2 * h] * mine[h] + other[2 * h] * theirs[h],
-                 own[2 * h + 1] * mine[h] + other[2 * h + 1] * theirs[h]);
+      const float x = own[2 * h] * mine[h] + other[2 * h] * theirs[h];
+      const float y = own[2 * h + 1] * mine[h] + other[2 * h + 1] * theirs[h];
+      if constexpr (kIsCodes<Result>) {
+        const int head = at.kv * a.group + (row + 8 * h) % a.group;
+        const int col = head * kStreamCols + kWarpgroup * (kStreamCols / 2) + i * 8 + lane() % 4 * 2;
+        stage_codes(codes + i / 8 * kCodesBoxBytes + swizzled_codes(row + 8 * h, i % 8) + lane() % 4 * 2,
+                    codes_of_pair<Result>(x, y, a.factors + col));
+      } else {
+        stage_pair(box, row + 8 * h, i % 8, x, y);
+      }
     }
+  }
+  if constexpr (kIsCodes<Result>) {
+    if (at.kv == 0 && kWarpgroup == 0) write_unit_scales(a, at.b, at.first_token, thread, kTileRows / a.group);
   }
   shared_written();
   warpgroup_sync(2 + kWarpgroup);
   if (thread == 0) {
-    store_box(&maps.out, ring.queries() + kWarpgroup * (kTileBytes / 2), 0, at.kv * a.group, at.first_token,
-              kWarpgroup * kBoxes / 2, at.b);
+    store_box(&maps.out, kIsCodes<Result> ? codes : ring.queries() + kWarpgroup * (kTileBytes / 2), 0, at.kv * a.group,
+              at.first_token, kWarpgroup * kBoxes / 2, at.b);
     stored_boxes_wait();
   }
 }
 
+template <class Result>
 __global__ void __launch_bounds__(kThreads, 1) streamed_keys_kernel(const __grid_constant__ Maps maps, Args a) {
 #ifdef TENDON_HOPPER
   extern __shared__ unsigned char dynamic[];
@@ -295,9 +314,9 @@ __global__ void __launch_bounds__(kThreads, 1) streamed_keys_kernel(const __grid
     Rows rows;
     attend(ring, a, at, warpgroup, rows);
     if (warpgroup == 0) {
-      join<0>(ring, maps, a, at, rows);
+      join<0, Result>(ring, maps, a, at, rows);
     } else {
-      join<1>(ring, maps, a, at, rows);
+      join<1, Result>(ring, maps, a, at, rows);
     }
   }
 #endif
@@ -305,14 +324,16 @@ __global__ void __launch_bounds__(kThreads, 1) streamed_keys_kernel(const __grid
 
 }  // namespace
 
-void launch_streamed_keys(const Maps& wide, const Args& args, int batch, Stream stream) {
+void launch_streamed_keys(const Maps& wide, const Args& args, DType result, int batch, Stream stream) {
   const auto blocks = static_cast<unsigned>(ceil_div(int64_t{args.queries} * args.group, kTileRows));
-  launch<streamed_keys_kernel>({.grid = {blocks, static_cast<unsigned>(args.kv_heads * batch)},
-                                .block = kThreads,
-                                .shared_bytes = Ring::kBytes,
-                                .stream = stream,
-                                .overlaps = true},
-                               wide, args);
+  with_result(result, [&]<class Result>(Result) {
+    launch<streamed_keys_kernel<Result>>({.grid = {blocks, static_cast<unsigned>(args.kv_heads * batch)},
+                                          .block = kThreads,
+                                          .shared_bytes = Ring::kBytes,
+                                          .stream = stream,
+                                          .overlaps = true},
+                                         wide, args);
+  });
 }
 
 }  // namespace tendon::gpu::attention

@@ -161,8 +161,11 @@ TENDON_DEVICE void load_eight(const float* from, float (&y)[8]) {
 // 128 threads at the barrier `id`, 1 to 15.
 TENDON_DEVICE void warpgroup_sync(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
 
-// Two 8×8 matrices of bf16 (one beside the other in registers, as wgmma leaves sums), or four, stored transposed: lane
-// l gives the address of row l % 8 of matrix l / 8.
+// One, two (one beside the other in registers, as wgmma leaves sums) or four 8×8 matrices of 16-bit words, stored
+// transposed: lane l gives the address of row l % 8 of matrix l / 8.
+TENDON_DEVICE void store_transposed(uint32_t to, uint32_t a) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x1.trans.shared.b16 [%0], {%1};" ::"r"(to), "r"(a) : "memory");
+}
 TENDON_DEVICE void store_transposed(uint32_t to, uint32_t a, uint32_t b) {
   asm volatile("stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1, %2};" ::"r"(to), "r"(a), "r"(b) : "memory");
 }

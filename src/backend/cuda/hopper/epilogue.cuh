@@ -1,8 +1,9 @@
 // From a warpgroup's sums to what is stored: parts of K added up, bias, activation, residual; GELU(gate) · up;
-// rotation.
+// rotation; codes in place of bf16.
 #pragma once
 
 #include "backend/cuda/hopper/ring.cuh"
+#include "backend/gpu/codes.cuh"
 
 namespace tendon::gpu::hopper {
 
@@ -175,6 +176,87 @@ TENDON_DEVICE void finish(const float (&sums)[T::kBlocks][4 * T::kGroups], const
   if (threadIdx.x % 128 == 0) stored_boxes_wait();
 }
 
+// --- codes with static scales ----------------------------------------------------------------------------------------
+
+// A warpgroup, for the tokens of its tile.
+template <class T>
+TENDON_DEVICE void write_unit_scales(const TileArgs& a, int first_token) {
+#pragma unroll
+  for (int i = 0; i < T::kTokens; i += 128) {
+    const int in_tile = i + static_cast<int>(threadIdx.x) % 128;
+    if (in_tile < T::kTokens && first_token + in_tile < a.rows) a.out_scales[first_token + in_tile] = 1.0F;
+  }
+}
+
+// Where a warpgroup gathers codes: tokens × 16-byte pieces of 64 columns, in the 64-byte swizzle of TMA.
+TENDON_DEVICE uint32_t gathered_codes(int token, int piece) {
+  return static_cast<uint32_t>(token * 64 + (piece ^ (token >> 1 & 3)) * 16);
+}
+
+// Finishes a warpgroup's sums, bias and GELU behind them, as codes: gathered like finish() does.
+template <class T>
+TENDON_DEVICE void finish_codes(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a,
+                                const CUtensorMap* out, const Ring<T>& ring, int warpgroup, int first_col,
+                                int first_token, const float (&bias)[T::kBlocks][2]) {
+  static_assert(T::kPairsColumns);
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+#pragma unroll
+  for (int block = 0; block < T::kBlocks; ++block) {
+    const int strip = warpgroup * T::kBlocks + block;
+    const int col = first_col + block * 64;
+    float factors[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      const int own = column_of<T>(col, warp, h);
+      factors[h] = own < a.cols ? a.factors[own] : 0.0F;
+    }
+    // Two columns' codes of a token in each half of a word: of tokens 2 · (lane % 4) and the next one of a group.
+    const auto codes_of = [&](const float* y) {
+      float numbers[4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) numbers[i] = rounded<Bf16>(gelu_tanh(y[i] + bias[block][i / 2])) * factors[i / 2];
+      using Code = typename T::Result;
+      return pack_codes(Code{}, numbers[0], numbers[2]) | pack_codes(Code{}, numbers[1], numbers[3]) << 16;
+    };
+    Ring<T> step = ring;
+    for (int i = 0; i < strip / T::kStripsOfStage; ++i) step.next();
+    wait_phase(step.full(), step.phase);
+    const uint32_t to = step.strip(strip);
+#pragma unroll
+    for (int g = 0; g < T::kGroups; g += 2) {
+      const uint32_t at = to + gathered_codes((g + lane() / 8 % 2) * 8 + lane() % 8, warp);
+      const uint32_t first = codes_of(&sums[block][4 * g]);
+      if (g + 1 < T::kGroups) {
+        store_transposed(at, first, codes_of(&sums[block][4 * g + 4]));
+      } else {
+        store_transposed(at, first);
+      }
+    }
+    shared_written();
+    warpgroup_sync(1 + warpgroup);
+    if (threadIdx.x % 128 == 0 && col < a.cols) {
+#pragma unroll 1
+      for (int t = 0; t < min(T::kTokens, a.rows - first_token); t += T::kBoxTokens) {
+        store_box(out, to + t * T::kStripRowBytes, col / 2, first_token + t);
+      }
+    }
+  }
+  if (threadIdx.x % 128 == 0) stored_boxes_wait();
+}
+
+// Eight columns of a token from bf16, as they lie in memory.
+template <class Code>
+TENDON_DEVICE uint2 codes_of_octet(const Octet& y, const float (&factors)[8]) {
+  uint32_t packed[4];
+#pragma unroll
+  for (int j = 0; j < 4; ++j) {
+    packed[j] = pack_codes(Code{}, low_bf16(y.pair[j]) * factors[2 * j], high_bf16(y.pair[j]) * factors[2 * j + 1]);
+  }
+  return {packed[0] | packed[1] << 16, packed[2] | packed[3] << 16};
+}
+
+// --- GELU(gate) · up -------------------------------------------------------------------------------------------------
+
 // Eight tokens × a pair of a thread: gate in y[0], y[1], up in y[2], y[3].
 TENDON_DEVICE uint32_t finished_gate_up(const float* y) {
   float out[2];
@@ -196,6 +278,10 @@ TENDON_DEVICE void finish_gate_up(const float (&sums)[T::kBlocks][4 * T::kGroups
   const int piece = thread % kPieces;
   const int token = thread / kPieces;
   const int col = first_col + piece * 8;
+  [[maybe_unused]] float factors[8] = {};
+  if constexpr (T::kMakesCodes) {
+    if (col < a.cols) load_eight(a.factors + col, factors);
+  }
   warpgroup_sync(1 + warpgroup);  // the buffers are read no more
 #pragma unroll
   for (int chunk = 0; chunk < kChunks; ++chunk) {
@@ -221,11 +307,18 @@ TENDON_DEVICE void finish_gate_up(const float (&sums)[T::kBlocks][4 * T::kGroups
       const Octet y = load_octet(buffer + turned(i * kTokenStep + token, piece));
       const int row = first_token + in_tile;
       if (in_tile < T::kTokens && row < a.rows && col < a.cols) {
-        *reinterpret_cast<Octet*>(a.out + row * a.out_stride + col) = y;
+        auto* const to = static_cast<typename T::Result*>(a.out) + row * a.out_stride + col;
+        if constexpr (T::kMakesCodes) {
+          *reinterpret_cast<uint2*>(to) = codes_of_octet<typename T::Result>(y, factors);
+        } else {
+          *reinterpret_cast<Octet*>(to) = y;
+        }
       }
     }
   }
 }
+
+// --- rotation --------------------------------------------------------------------------------------------------------
 
 // Where a token's row goes (negative: nowhere), and eight angles.
 struct Angles {

@@ -26,6 +26,13 @@ bool operand_fits(const Tensor& t) {
 // Bytes of a row, in the pairs that copies count.
 int64_t row_pairs(const Tensor& t) { return t.cols() * static_cast<int64_t>(dtype_bytes(t.dtype)) / 2; }
 
+// Codes: of the operands' kind, and as their operands are.
+bool result_fits(const Product& p) {
+  if (!is_scaled(p.out.dtype)) return aligned_rows(p.out) && !p.factors.defined();
+  return p.out.dtype == p.w.dtype && operand_fits(p.out) && p.factors.defined() && constant(p.factors) &&
+         is_aligned(p.factors.data);
+}
+
 // From a row of the gate weights to the same of the up weights.
 int64_t up_bytes(const Product& p) { return static_cast<char*>(p.up.data) - static_cast<char*>(p.w.data); }
 
@@ -47,7 +54,7 @@ class HopperProducts final : public SpecialProducts {
   bool exists(std::string_view kernel) const override {
     for (const DType operands : {DType::kBf16, DType::kI8, DType::kE4m3}) {
       for (const Tail tail : {Tail::kPlain, Tail::kGelu, Tail::kGateUp, Tail::kRope}) {
-        if (find(tiles_of(operands, tail), kernel) != nullptr) return true;
+        if (find(tiles_of(operands, tail, DType::kBf16), kernel) != nullptr) return true;
       }
     }
     return false;
@@ -67,9 +74,15 @@ class HopperProducts final : public SpecialProducts {
 
  private:
   using Tiles = std::span<const TileInstance>;
-  static Tiles tiles_of(DType operands, Tail tail) {
-    const auto pick = [&](Tiles bf16, Tiles i8, Tiles e4m3) {
-      return operands == DType::kI8 ? i8 : operands == DType::kE4m3 ? e4m3 : bf16;
+  static Tiles tiles_of(DType operands, Tail tail, DType result) {
+    const bool i8 = operands == DType::kI8;
+    if (is_scaled(result)) {
+      if (tail == Tail::kGelu && i8) return gelu_i8_to_codes_tiles();
+      if (tail != Tail::kGateUp || operands == DType::kBf16) return {};
+      return i8 ? gate_up_i8_to_codes_tiles() : gate_up_e4m3_to_codes_tiles();
+    }
+    const auto pick = [&](Tiles of_bf16, Tiles of_i8, Tiles of_e4m3) {
+      return i8 ? of_i8 : operands == DType::kE4m3 ? of_e4m3 : of_bf16;
     };
     switch (tail) {
       case Tail::kPlain:
@@ -85,10 +98,11 @@ class HopperProducts final : public SpecialProducts {
   }
   static Tiles tiles_for(const Product& p) {
     const bool gelu = p.activation == Activation::kGeluTanh;
-    return tiles_of(p.w.dtype, p.rope.defined() ? Tail::kRope
-                               : p.up.defined() ? Tail::kGateUp
-                               : gelu           ? Tail::kGelu
-                                                : Tail::kPlain);
+    const Tail tail = p.rope.defined() ? Tail::kRope
+                      : p.up.defined() ? Tail::kGateUp
+                      : gelu           ? Tail::kGelu
+                                       : Tail::kPlain;
+    return tiles_of(p.w.dtype, tail, p.out.dtype);
   }
   static const TileInstance* find(Tiles tiles, std::string_view kernel) {
     const auto found = std::ranges::find_if(tiles, [&](const TileInstance& t) { return t.shape.name() == kernel; });
@@ -103,7 +117,7 @@ class HopperProducts final : public SpecialProducts {
 
 bool HopperProducts::takes(const Product& p, const TileInstance& tile) {
   constexpr int64_t kMost = int64_t{1} << 30;  // coordinates have 32 bits
-  const bool rows_fit = operand_fits(p.x) && operand_fits(p.w) && p.x.dtype == p.w.dtype && aligned_rows(p.out) &&
+  const bool rows_fit = operand_fits(p.x) && operand_fits(p.w) && p.x.dtype == p.w.dtype && result_fits(p) &&
                         constant(p.w) && constant(p.bias) && p.x.cols() % 8 == 0 && p.x.cols() > 0 &&
                         p.out.cols() % 8 == 0 && p.out.rows() > 0 && p.out.rows() < kMost && p.out.cols() < kMost &&
                         p.x.cols() < kMost;
@@ -148,6 +162,10 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
     maps.weights = maps_.describe(p.w.data, std::array<uint64_t, 5>{depth, 8, 2, head / 16, w_rows / head},
                                   std::array<uint64_t, 4>{stride, head / 2 * stride, 8 * stride, head * stride},
                                   std::array<uint32_t, 5>{kDepth, 8, 2, octets, w_box / 16 / octets});
+  } else if (p.factors.defined()) {  // every second of sixteen rows, then the others
+    maps.weights = maps_.describe(p.w.data, std::array<uint64_t, 4>{depth, 8, 2, w_rows / 16},
+                                  std::array<uint64_t, 3>{2 * stride, stride, 16 * stride},
+                                  std::array<uint32_t, 4>{kDepth, 8, 2, w_box / 16});
   } else {
     maps.weights = maps_.describe(p.w.data, std::array<uint64_t, 2>{depth, w_rows}, std::array<uint64_t, 1>{stride},
                                   std::array<uint32_t, 2>{kDepth, w_box});
@@ -159,10 +177,12 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
 
   if (!gate_up && !p.rope.defined()) {
     const auto strips = [&](const Tensor& t) {
-      return maps_.describe(t.data,
-                            std::array<uint64_t, 2>{static_cast<uint64_t>(t.cols()), static_cast<uint64_t>(t.rows())},
-                            std::array<uint64_t, 1>{static_cast<uint64_t>(t.row_stride) * dtype_bytes(t.dtype)},
-                            std::array<uint32_t, 2>{64, static_cast<uint32_t>(tile->box_tokens)});
+      const bool codes = is_scaled(t.dtype);
+      return maps_.describe(
+          t.data, std::array<uint64_t, 2>{static_cast<uint64_t>(row_pairs(t)), static_cast<uint64_t>(t.rows())},
+          std::array<uint64_t, 1>{static_cast<uint64_t>(t.row_stride) * dtype_bytes(t.dtype)},
+          std::array<uint32_t, 2>{codes ? 32U : 64U, static_cast<uint32_t>(tile->box_tokens)},
+          codes ? CU_TENSOR_MAP_SWIZZLE_64B : CU_TENSOR_MAP_SWIZZLE_128B);
     };
     maps.out = strips(p.out);
     if (p.residual.defined()) maps.residual = strips(p.residual);
@@ -187,7 +207,7 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
   }
   const TileArgs args{.bias = p.bias.defined() ? p.bias.as<const float>() : nullptr,
                       .adds = p.residual.defined(),
-                      .out = p.out.as<Bf16>(),
+                      .out = p.out.data,
                       .out_stride = p.out.row_stride,
                       .rows = static_cast<int>(p.out.rows()),
                       .cols = static_cast<int>(p.out.cols()),
@@ -197,7 +217,9 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
                       .x_scales = p.x.scales,
                       .w_scales = p.w.scales,
                       .up_scales = p.up.scales,
-                      .rope = rope};
+                      .rope = rope,
+                      .factors = p.factors.as<float>(),
+                      .out_scales = p.out.scales};
   // A cluster takes tile after tile, but only one where its blocks share out K.
   const int clusters = shape.parts > 1 ? args.tiles : std::min(args.tiles, at_once);
   return [=](Stream stream) { tile->launch(maps, args, clusters, stream); };

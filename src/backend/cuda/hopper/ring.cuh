@@ -47,9 +47,17 @@ struct WgmmaTile {
 // A tile with what follows its products. A block's finished columns are gathered in shared memory, from where they
 // leave by TMA: in stages, one or two more steps of the ring, into which the residual is copied before. Gate and up and
 // rotated heads take a way of their own, through two buffers of each warpgroup.
-template <class Shape, Tail kTail_>
+// Result: bf16, or the operands' codes with static scales.
+template <class Shape, Tail kTail_, class Result_ = Bf16>
 struct TailedTile : Shape {
   static constexpr Tail kTail = kTail_;
+  using Result = Result_;
+  static constexpr bool kMakesCodes = sizeof(Result) == 1;
+  static_assert(!kMakesCodes || (std::is_same_v<Result, typename Shape::Operand> && Shape::kParts == 1 &&
+                                 (kTail == Tail::kGelu || kTail == Tail::kGateUp)));
+  // A thread's two weight rows in a block are neighbours, not eight apart: two columns' codes are a 16-bit word, which
+  // is turned like a bf16 number (the copy interleaves the rows).
+  static constexpr bool kPairsColumns = kMakesCodes && kTail == Tail::kGelu;
   static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kGelu;
   // A warp copies; where multiplying needs more registers than an equal share, a warpgroup, which can give them up.
   static constexpr bool kShiftsRegisters = Shape::kScaled ||
@@ -58,7 +66,8 @@ struct TailedTile : Shape {
   static constexpr int kStrips = Shape::kWarpgroups * Shape::kBlocks;  // of 64 columns
   // Parts of unlike size leave by eight tokens at a time.
   static constexpr int kBoxTokens = Shape::kGroups % Shape::kParts == 0 ? Shape::kTokens / Shape::kParts : 8;
-  static constexpr int kStripBytes = 8 * Shape::kMostGroups * kRowBytes;
+  static constexpr int kStripRowBytes = 64 * sizeof(Result);
+  static constexpr int kStripBytes = 8 * Shape::kMostGroups * kStripRowBytes;
   static constexpr int kStripsOfStage = Shape::kParts > 1 ? kStrips : Shape::kStageBytes / kStripBytes;
   static constexpr int kMoreSteps = kGathers ? (kStrips + kStripsOfStage - 1) / kStripsOfStage : 0;
   static constexpr int kTurnBytes = kChunkGroups * 8 * kRowBytes;  // of one of a warpgroup's two buffers
@@ -129,6 +138,12 @@ struct Ring {
 };
 
 // This block's share of what the cluster needs at one step, to all that need it.
+// Of a block's 64 columns from `first` on, the thread's, in h = 0, 1; `warp` of its warpgroup.
+template <class T>
+TENDON_DEVICE int column_of(int first, int warp, int h) {
+  return T::kPairsColumns ? first + warp * 16 + lane() / 4 * 2 + h : first + warp * 16 + h * 8 + lane() / 4;
+}
+
 template <class T>
 TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, const TileArgs& a, const Place<T>& place,
                                 int first, int step) {
@@ -136,7 +151,7 @@ TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, con
   const auto blocks = static_cast<uint16_t>(((1 << T::kClusterTokens) - 1) << place.rank(place.weights, 0));
   const uint32_t to = ring.weights() + place.tokens * kShare * kRowBytes;
   first += place.tokens * kShare;
-  if constexpr (T::kTail == Tail::kGateUp) {
+  if constexpr (T::kTail == Tail::kGateUp || T::kPairsColumns) {
     copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, 0, 0, first / 16);
   } else if constexpr (T::kTail == Tail::kRope) {
     const int head = first / (2 * a.rope.half);

@@ -37,6 +37,8 @@ struct TileScales {
           const int in_all = first_col + block * 64;
           const int head_col = in_all / (2 * a.rope.half) * (2 * a.rope.half);
           col += head_col + (in_all - head_col) / 2 + warp * 8 + h * a.rope.half;
+        } else if constexpr (T::kPairsColumns) {
+          col = column_of<T>(first_col + block * 64, warp, h);
         } else {
           col += first_col + (kGateUp ? block * 32 + warp * 8 : block * 64 + warp * 16 + h * 8);
         }
@@ -79,10 +81,15 @@ TENDON_DEVICE void finish_tile(const float (&sums)[T::kBlocks][4 * T::kGroups], 
     send_parts<T, 0>(sums, ring, place);
     wait_phase(ring.sent(), 0);
   }
+  if constexpr (T::kMakesCodes) {
+    if (first_col == 0) write_unit_scales<T>(a, place.first_token(a, tile));
+  }
   if constexpr (T::kTail == Tail::kGateUp) {
     finish_gate_up<T>(sums, a, ring, warpgroup, first_col, place.first_token(a, tile));
   } else if constexpr (T::kTail == Tail::kRope) {
     finish_rope<T>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile));
+  } else if constexpr (T::kMakesCodes) {
+    finish_codes<T>(sums, a, out, ring, warpgroup, first_col, place.first_token(a, tile), bias);
   } else {
     finish<T>(sums, a, out, ring, place, warpgroup, first_col, place.first_token(a, tile), bias);
   }
@@ -137,7 +144,7 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* 
       for (int block = 0; block < T::kBlocks; ++block) {
 #pragma unroll
         for (int h = 0; h < 2; ++h) {
-          const int col = first_col + block * 64 + warp * 16 + h * 8 + lane() / 4;
+          const int col = column_of<T>(first_col + block * 64, warp, h);
           bias[block][h] = col < a.cols ? a.bias[col] : 0.0F;
         }
       }

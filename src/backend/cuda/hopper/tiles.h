@@ -22,7 +22,7 @@ struct TileRope {
 };
 
 // The tensors that a tile's kernel copies boxes of. The last two: where a product is followed by bias, GELU or
-// residual, boxes of 64 columns of (rows, cols); `residual` is not read where none is added.
+// residual, boxes of 64 columns of (rows, cols); `residual` is not read where none is added. Codes count in pairs.
 struct TileMaps {
   CUtensorMap weights, tokens, out, residual;
 };
@@ -31,7 +31,7 @@ struct TileMaps {
 struct TileArgs {
   const float* bias;  // (cols), null: none
   bool adds;          // a residual
-  Bf16* out;          // (rows, cols); here and its stride: for GELU(gate) · up
+  void* out;          // (rows, cols), bf16 or codes; here and its stride: for GELU(gate) · up
   int64_t out_stride;
   int rows, cols;
   int steps;        // of kDepth along K
@@ -40,6 +40,9 @@ struct TileArgs {
   // Of rows of codes: tokens, weights, up's; null: no codes.
   const float *x_scales, *w_scales, *up_scales;
   TileRope rope;
+  // Of tiles that write codes: (cols) factors, and where the rows' scales go, which are 1.
+  const float* factors;
+  float* out_scales;
 };
 
 // What follows a product.
@@ -77,5 +80,9 @@ std::span<const TileInstance> rope_i8_tiles();
 std::span<const TileInstance> plain_e4m3_tiles();
 std::span<const TileInstance> gate_up_e4m3_tiles();
 std::span<const TileInstance> rope_e4m3_tiles();
+// For codes, and with codes as results.
+std::span<const TileInstance> gelu_i8_to_codes_tiles();
+std::span<const TileInstance> gate_up_i8_to_codes_tiles();
+std::span<const TileInstance> gate_up_e4m3_to_codes_tiles();
 
 }  // namespace tendon::gpu::hopper
