@@ -48,7 +48,13 @@ int run_calibrate(const ModelOptions& model, const CalibrateOptions& options) {
   std::optional<PresetChoice> choice;
   if (recorded) choice.emplace(options.policy.preset);
 
-  Session session = open_session(model, {.preset = choice ? &choice->preset() : nullptr, .operand_taps = true});
+  SessionOptions options_of_session{.preset = choice ? &choice->preset() : nullptr, .operand_taps = true};
+  if (recorded) {  // the requests of a recording may continue chunks, in whatever mode: what is observed comes before
+    options_of_session.chunking = [](int64_t steps) {
+      return Chunking{.mode = ChunkingMode::kGuided, .max_guidance = static_cast<float>(steps)};
+    };
+  }
+  Session session = open_session(model, options_of_session);
   OperandMaxima maxima = no_maxima(session.model.config);
   maxima.weights = weights_mark(session.model.weights);
   if (recorded) {

@@ -159,6 +159,13 @@ if wanted golden; then
       step "golden_${variant}_$precision" 120 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant" \
         --precision "$precision" --against "$golden"
     done
+    if ((!quick)) && [[ -z $tiny ]]; then
+      scales=$out/log/scales_$variant.safetensors
+      step "scales_$variant" 120 "$tendon" tune --backend "$backend" --checkpoint "synthetic:$variant" --calibrate workload \
+        --observations 16 --out "$scales"
+      step "golden_${variant}_static" 120 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant" \
+        --precision int8 --codes vision prefix --scales "$scales" --against "$golden"
+    fi
     step "stages_$variant-tiny" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant-tiny" --precision f32 "${less[@]}"
   done
 fi

@@ -31,6 +31,15 @@ void refused(const Args& args, int code, const std::string& part) {
   EXPECT_THAT(process.err(), HasSubstr(part));
 }
 
+// tendon tune on three requests of a recording of kServe.
+Args calibration(const std::string& recording, const std::string& out) {
+  return {"tune",        "--checkpoint", "synthetic:pi0-tiny",
+          "--preset",    "pi0_droid",    "--tokens",
+          "2,5,7",       "--threads",    "1",
+          "--calibrate", recording,      "--observations",
+          "3",           "--out",        out};
+}
+
 TEST(ServeCommand, RecordsAndReplays) {
   const TempDir temp;
   const std::string directory = temp.path() / "calls";
@@ -73,8 +82,7 @@ TEST(ServeCommand, RecordsAndReplays) {
   EXPECT_EQ(result["equal"], result["run"]);
   EXPECT_EQ(result["calls"], 4 + figures["replies"].get<int>());
   const std::string scales = temp.path() / "scales.safetensors";
-  Process calibrate({"tune", "--checkpoint", "synthetic:pi0-tiny", "--preset", "pi0_droid", "--tokens", "2,5,7",
-                     "--threads", "1", "--calibrate", directory, "--observations", "3", "--out", scales});
+  Process calibrate(calibration(directory, scales));
   EXPECT_EQ(calibrate.wait(), 0) << calibrate.err();
   EXPECT_THAT(calibrate.out(), HasSubstr("static scales of 3 observations"));
   Process with_scales(plus(replay, {"--precision", "int8", "--scales", scales, "--tolerance", "10"}));
@@ -135,13 +143,17 @@ TEST(ServeCommand, ServesARobotFromAFile) {
 
 // The example of a C++ controller, with and without chunks that go on from each other.
 TEST(ServeCommand, DrivesTheExampleRobot) {
+  const TempDir temp;
   for (const char* const mode : {"off", "guided"}) {
-    Process server(plus(kServe, {"--rtc", mode, "--steps", "2"}));
+    Process server(plus(kServe, {"--rtc", mode, "--steps", "2", "--record", temp.path() / mode}));
     const std::string url = "ws://127.0.0.1:" + std::to_string(server.port());
     EXPECT_EQ(std::system((std::string(TENDON_ROBOT_LOOP) + " " + url + " 1 50 > /dev/null").c_str()), 0);
     EXPECT_EQ(server.stop(SIGTERM), 0);
     EXPECT_THAT(server.err(), HasSubstr("errors=0"));
   }
+  Process calibrate(calibration(temp.path() / "guided", temp.path() / "scales.safetensors"));
+  EXPECT_EQ(calibrate.wait(), 0) << calibrate.err();
+  EXPECT_THAT(calibrate.out(), HasSubstr("3 observations"));
   EXPECT_NE(std::system(TENDON_ROBOT_LOOP " ws://127.0.0.1:1 1 2> /dev/null"), 0);
 }
 
