@@ -26,13 +26,11 @@ TENDON_DEVICE Vec<X> load_some(const X* row, int64_t col, int64_t cols, bool who
   return values;
 }
 
-template <class X, class Code>
-TENDON_DEVICE void pack_some(const CodeScale<Code>& scale, const Vec<X>& values,
-                             uint32_t (&packed)[Vec<X>::kSize / 4]) {
+template <class Code, int kStep>
+TENDON_DEVICE void pack(const CodeScale<Code>& scale, const float (&numbers)[kStep], uint32_t (&packed)[kStep / 4]) {
 #pragma unroll
-  for (int i = 0; i < Vec<X>::kSize / 4; ++i) {
-    const auto at = [&](int j) { return widen(values.v[4 * i + j]); };
-    packed[i] = scale.four(at(0), at(1), at(2), at(3));
+  for (int i = 0; i < kStep; i += 4) {
+    packed[i / 4] = scale.four(numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]);
   }
 }
 template <int kCount>
@@ -45,17 +43,6 @@ TENDON_DEVICE void store_codes(void* to, const uint32_t (&packed)[kCount]) {
   for (int i = 0; i < kCount; ++i) numbers.word[i] = packed[i];
   *static_cast<Numbers*>(to) = numbers;
 }
-template <class Code, int kCount>
-TENDON_DEVICE void store_some(Code* row, int64_t col, int64_t cols, bool whole, const uint32_t (&packed)[kCount]) {
-  if (whole) {
-    store_codes(row + col, packed);
-    return;
-  }
-#pragma unroll
-  for (int i = 0; i < 4 * kCount; ++i) {
-    if (col + i < cols) reinterpret_cast<uint8_t*>(row)[col + i] = static_cast<uint8_t>(packed[i / 4] >> (i % 4 * 8));
-  }
-}
 template <class X>
 TENDON_DEVICE float largest_of(const Vec<X>& values, float largest) {
 #pragma unroll
@@ -63,40 +50,12 @@ TENDON_DEVICE float largest_of(const Vec<X>& values, float largest) {
   return largest;
 }
 
-// `vectors`: 16-byte loads of x, and stores of as many codes, are aligned.
-template <class X, class Code>
+// `vectors`: 16-byte loads of x, and stores of as many codes, are aligned. With kFactors of x[r] · factors (weights
+// once at the start, and what no other kernel writes as codes); `unit`: with unit scales.
+template <bool kFactors, class X, class Code>
 TENDON_KERNEL void __launch_bounds__(kThreads)
-    quantize_rows_kernel(const X* x, int64_t x_stride, Code* out, int64_t out_stride, float* scales, int64_t cols,
-                         bool vectors) {
-  constexpr int kStep = Vec<X>::kSize;
-  TENDON_SHARED(float, largest_of_waves, kThreads / kWarpSize);
-  launch_dependents();
-  wait_for_producers();
-  const int64_t r = blockIdx.x;
-  const X* const row = x + r * x_stride;
-  Code* const to = out + r * out_stride;
-  const int64_t first = static_cast<int64_t>(threadIdx.x) * kStep;
-
-  float largest = 0.0F;
-  for (int64_t col = first; col < cols; col += kThreads * kStep) {
-    largest = largest_of(load_some(row, col, cols, vectors && col + kStep <= cols), largest);
-  }
-  const CodeScale<Code> scale(block_max(largest, largest_of_waves));
-  if (threadIdx.x == 0) scales[r] = scale.factor;
-
-  for (int64_t col = first; col < cols; col += kThreads * kStep) {
-    const bool whole = vectors && col + kStep <= cols;
-    uint32_t packed[kStep / 4];
-    pack_some(scale, load_some(row, col, cols, whole), packed);
-    store_some(to, col, cols, whole, packed);
-  }
-}
-
-// Of x[r] · factors; `unit`: with unit scales. Weights once at the start, and what no other kernel writes as codes.
-template <class X, class Code>
-TENDON_KERNEL void __launch_bounds__(kThreads)
-    quantize_with_factors_kernel(const X* x, int64_t x_stride, const float* factors, Code* out, int64_t out_stride,
-                                 float* scales, int64_t cols, bool vectors, bool unit) {
+    quantize_rows_kernel(const X* x, int64_t x_stride, const float* factors, Code* out, int64_t out_stride,
+                         float* scales, int64_t cols, bool vectors, bool unit) {
   constexpr int kStep = Vec<X>::kSize;
   TENDON_SHARED(float, largest_of_waves, kThreads / kWarpSize);
   launch_dependents();
@@ -108,7 +67,10 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
   const auto load = [&](int64_t col) {
     const Vec<X> values = load_some(row, col, cols, vectors && col + kStep <= cols);
 #pragma unroll
-    for (int i = 0; i < kStep; ++i) numbers[i] = col + i < cols ? widen(values.v[i]) * factors[col + i] : 0.0F;
+    for (int i = 0; i < kStep; ++i) {
+      numbers[i] = widen(values.v[i]);
+      if constexpr (kFactors) numbers[i] = col + i < cols ? numbers[i] * factors[col + i] : 0.0F;
+    }
   };
   float largest = 0.0F;  // makes the scale 1
   if (!unit) {
@@ -124,11 +86,16 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
   for (int64_t col = first; col < cols; col += kThreads * kStep) {
     load(col);
     uint32_t packed[kStep / 4];
-#pragma unroll
-    for (int i = 0; i < kStep; i += 4) {
-      packed[i / 4] = scale.four(numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]);
+    pack(scale, numbers, packed);
+    Code* const to = out + r * out_stride + col;
+    if (vectors && col + kStep <= cols) {
+      store_codes(to, packed);
+      continue;
     }
-    store_some(out + r * out_stride, col, cols, vectors && col + kStep <= cols, packed);
+#pragma unroll
+    for (int i = 0; i < kStep; ++i) {
+      if (col + i < cols) reinterpret_cast<uint8_t*>(to)[i] = static_cast<uint8_t>(packed[i / 4] >> (i % 4 * 8));
+    }
   }
 }
 
@@ -163,8 +130,11 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
 #pragma unroll
   for (int i = 0; i < kHeld; ++i) {
     const int col = first + i * kRowThreads * kStep;
+    float numbers[kStep];
+#pragma unroll
+    for (int j = 0; j < kStep; ++j) numbers[j] = widen(held[i].v[j]);
     uint32_t packed[kStep / 4];
-    pack_some(scale, held[i], packed);
+    pack(scale, numbers, packed);
     if (col < cols) store_codes(to + col, packed);
   }
 }
@@ -190,13 +160,15 @@ void launch_quantize_rows(const Cast& a, Stream stream) {
             shape(kWave ? ceil_div(rows, kThreads / kWarpSize) : rows), a.x.as<X>(), a.x.row_stride, a.out.as<Code>(),
             a.out.row_stride, a.out.scales, static_cast<int>(rows), static_cast<int>(a.out.cols()));
       };
+      const auto run_any = [&]<bool kFactors>(std::bool_constant<kFactors>) {
+        launch<quantize_rows_kernel<kFactors, X, Code>>(shape(rows), a.x.as<X>(), a.x.row_stride, a.factors.as<float>(),
+                                                        a.out.as<Code>(), a.out.row_stride, a.out.scales, a.out.cols(),
+                                                        vectors, a.unit_scales);
+      };
       if (a.factors.defined()) {
-        launch<quantize_with_factors_kernel<X, Code>>(shape(rows), a.x.as<X>(), a.x.row_stride, a.factors.as<float>(),
-                                                      a.out.as<Code>(), a.out.row_stride, a.out.scales, a.out.cols(),
-                                                      vectors, a.unit_scales);
+        run_any(std::true_type{});
       } else if (!vectors || a.out.cols() % step != 0 || a.out.cols() > 8 * of_all_threads) {
-        launch<quantize_rows_kernel<X, Code>>(shape(rows), a.x.as<X>(), a.x.row_stride, a.out.as<Code>(),
-                                              a.out.row_stride, a.out.scales, a.out.cols(), vectors);
+        run_any(std::false_type{});
       } else if (rows >= kManyRows && a.out.cols() <= 8 * kWarpSize * step) {
         run_held(std::integral_constant<int, 8>{}, std::true_type{});
       } else if (a.out.cols() <= of_all_threads) {
