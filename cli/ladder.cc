@@ -238,7 +238,7 @@ std::vector<Rung> ladder_rungs(const std::string& precision) {
   add("GEMM choice", "the fastest kernel measured for each shape of product");
   leave(rung.expand, {"layer_norm_qkv", "norm_qkv_rope", "norm_gate_up_gelu"});
   add("fused projections", "q, k and v as one product, gate and up as one; RoPE writes the cache");
-  leave(rung.expand, {"patch_embed", "layer_norm_linear", "linear_residual"});
+  leave(rung.expand, {"patch_embed", "layer_norm_linear", "linear_residual", "attention_to_codes"});
   add("fused epilogues", "bias, activation, residual and position table inside the products");
   leave(rung.without, {"few_rows"});
   add("few rows", "the action expert's products with norm and tail in one kernel, launches that overlap");

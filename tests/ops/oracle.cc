@@ -568,7 +568,7 @@ void quantize_row(const Matrix& x, const Matrix* factors, bool unit_scale, Matri
   bool inexact = false;
   for (int64_t col = 0; col < x.cols() && !unit_scale; ++col) {
     largest = std::max(largest, std::fabs(x.value(row, col) * factor(col)));
-    inexact = inexact || factors != nullptr || x.at(row, col).bound > 0;
+    inexact = inexact || x.at(row, col).bound > 0;
   }
   const double scale = largest > 0 ? std::max(largest, 0x1p-110) / static_cast<double>(scaled_max(out.dtype())) : 1.0;
   const auto code = [&](double v) {

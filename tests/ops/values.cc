@@ -88,12 +88,16 @@ void encode_wrong(const Value& value, void* data, int64_t index, double number, 
     encode(value, data, index, is_byte ? (number > 0 ? number - 1 : 1) : number + off);
     return;
   }
+  // Two codes beside the right one, or further where that may be off by more.
   encode(value, data, index, number);
   auto& code = static_cast<uint8_t*>(data)[index];
   if (value.dtype == DType::kE4m3) {
     code = static_cast<uint8_t>((code & 0x7fU) >= 2 ? code - 2 : code + 2);
   } else {
     code = static_cast<uint8_t>(static_cast<int8_t>(code) > 0 ? code - 2 : code + 2);
+  }
+  if (std::fabs(decode(value, data, index) - number) < off) {
+    encode(value, data, index, number > 0 ? number - off : number + off);
   }
 }
 

@@ -43,6 +43,23 @@ TEST(Compose, SequenceOfEveryFusedOperation) {
   EXPECT_EQ(parts_of({s.get<NormGateUpGelu>(), "here"}, s), (Names{"rms_norm", "linear", "linear", "gelu_mul"}));
 }
 
+TEST(Compose, CodesAreMadeOnce) {
+  const Samples s;
+  const Tensor factors = s.get<LayerNormLinear>().linear_bias;
+  EXPECT_EQ(parts_of({s.get<AttentionToCodes>(), "here"}, s), (Names{"attention", "cast"}));
+  LayerNormLinear linear = s.get<LayerNormLinear>();
+  linear.factors = factors, linear.out.dtype = DType::kI8;
+  EXPECT_EQ(parts_of({linear, "here"}, s), (Names{"layer_norm", "linear", "cast"}));
+  NormGateUpGelu gate_up = s.get<NormGateUpGelu>();
+  gate_up.factors = factors, gate_up.out.dtype = DType::kI8;
+  EXPECT_EQ(parts_of({gate_up, "here"}, s), (Names{"rms_norm", "linear", "linear", "gelu_mul", "cast"}));
+  LinearResidual residual = s.get<LinearResidual>();
+  residual.w.dtype = DType::kI8;
+  EXPECT_EQ(parts_of({residual, "here"}, s), (Names{"cast", "linear", "residual_add"}));
+  residual.x.dtype = DType::kI8;  // they are there already
+  EXPECT_EQ(parts_of({residual, "here"}, s), (Names{"linear", "residual_add"}));
+}
+
 TEST(Compose, BasicOperationsStay) {
   const Samples s;
   std::set<std::string_view> fused;
@@ -54,7 +71,7 @@ TEST(Compose, BasicOperationsStay) {
       EXPECT_TRUE(r.ops().empty()) << op_name(op);
     }
   }
-  EXPECT_EQ(fused.size(), 7);
+  EXPECT_EQ(fused.size(), 8);
 }
 
 TEST(Compose, PartsCarryTheScopeOfTheWhole) {

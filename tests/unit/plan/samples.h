@@ -58,6 +58,16 @@ class Samples {
                   .kv_heads = 1,
                   .extra_keys = 3,
                   .leading_block = 1});
+    add(AttentionToCodes{.attention = {.q = x.reshaped({2, 3, 8}),
+                                       .k = cache,
+                                       .v = v_cache,
+                                       .key_len = make("attended_key_len", {2}, DType::kI32),
+                                       .key_mask = {},
+                                       .out = {},
+                                       .heads = 2,
+                                       .kv_heads = 1},
+                         .factors = gain,
+                         .out = make("attended", {2, 3, 8}, DType::kI8)});
     add(ResidualAdd{.x = x, .y = y, .out = out});
     add(GatedResidual{.x = x, .y = y, .gate = gain, .out = out});
     add(GeluMul{.gate = x, .up = y, .out = out});
@@ -65,6 +75,7 @@ class Samples {
         .features = make("features", {4, 8}), .embedding = make("embedding", {50, 8}), .sources = index6, .out = out});
     add(ConcatRow{.x = x, .row = make("row", {1, 2}), .out = wide});
     add(Cast{.x = x, .out = make("rounded", {6, 8}, DType::kBf16)});
+    add(Cast{.x = x, .factors = gain, .out = make("codes", {6, 8}, DType::kI8), .unit_scales = true});
     add(EulerStep{.x = x, .v = y, .out = out, .dt = -0.1F});
     add(SelectRows{.x = x, .y = y, .chosen = index6, .out = out});
     add(Guidance{.x = x, .v = y, .target = x, .weight = y, .out = out, .time = 0.5F, .scale = 2.0F});

@@ -89,6 +89,34 @@ TEST(Validate, WrongTypesAreRefused) {
   EXPECT_NE(refusal({patchify, "here"}), "");
 }
 
+TEST(Validate, CodesComeWithFactorsAndFactorsWithCodes) {
+  const Samples samples;
+  Cast cast = samples.get<Cast>();
+  cast.unit_scales = true;
+  EXPECT_NE(refusal({cast, "here"}).find("factors for unit scales"), std::string::npos);
+  cast.factors = samples.get<RmsNorm>().gain;
+  EXPECT_NE(refusal({cast, "here"}).find("codes where there are factors"), std::string::npos) << "out is bf16";
+  LayerNormLinear linear = samples.get<LayerNormLinear>();
+  linear.out.dtype = DType::kI8;
+  EXPECT_NE(refusal({linear, "here"}).find("factors where out has codes"), std::string::npos);
+  linear.factors = linear.linear_bias;
+  EXPECT_EQ(refusal({linear, "here"}), "");
+  linear.out.dtype = DType::kF32;
+  EXPECT_NE(refusal({linear, "here"}).find("only there"), std::string::npos);
+  NormGateUpGelu gate_up = samples.get<NormGateUpGelu>();
+  gate_up.out.dtype = DType::kE4m3;
+  EXPECT_NE(refusal({gate_up, "here"}).find("factors where out has codes"), std::string::npos);
+  AttentionToCodes attention = samples.get<AttentionToCodes>();
+  attention.factors = {};
+  EXPECT_NE(refusal({attention, "here"}), "");
+  attention = samples.get<AttentionToCodes>();
+  attention.out.dtype = DType::kBf16;
+  EXPECT_NE(refusal({attention, "here"}), "");
+  LinearResidual residual = samples.get<LinearResidual>();
+  residual.x.dtype = DType::kI8;  // w is f32
+  EXPECT_NE(refusal({residual, "here"}).find("codes in x only of w's type"), std::string::npos);
+}
+
 TEST(Validate, RulesBeyondWidths) {
   const Samples samples;
   Patchify patchify = samples.get<Patchify>();
