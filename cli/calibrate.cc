@@ -1,5 +1,7 @@
 #include "calibrate.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
 #include "base/check.h"
@@ -21,14 +23,23 @@ void observe_workload(const CalibrateOptions& options, Session& session, Operand
   }
 }
 
+// So many of the answered calls at most, from all of the recording.
+std::vector<RecordedCall> spread_calls(std::vector<RecordedCall> calls, int64_t most) {
+  std::erase_if(calls, [](const RecordedCall& call) { return !call.error.empty(); });
+  const int64_t kept = std::min(most, std::ssize(calls));
+  std::vector<RecordedCall> chosen;
+  for (int64_t i = 0; i < kept; ++i)
+    chosen.push_back(std::move(calls[static_cast<size_t>(i * std::ssize(calls) / kept)]));
+  return chosen;
+}
+
 void observe_recording(const CalibrateOptions& options, Session& session, const Preset& preset, OperandMaxima& maxima) {
   PolicyParts parts(options.policy, *session.engine, session.model, preset, {}, stderr_log());
   const std::vector<int32_t> tokens = options.policy.read_tokens(session.model.config);
-  replay_calls(parts.policy(), read_recording(options.from), tokens,
+  replay_calls(parts.policy(), spread_calls(read_recording(options.from), options.observations), tokens,
                [&](const RecordedCall&, const Observation& observation, std::span<const float> noise) {
                  parts.policy().infer(observation, noise);
                  observe_operands(session.engine->plan(), maxima);
-                 return maxima.observations < options.observations;
                });
   if (maxima.observations == 0)
     throw_bad_input("The recording '{}' has no answered request to find scales on.", options.from);

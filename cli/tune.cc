@@ -163,7 +163,8 @@ Command add_tune(CLI::App& app) {
       "find static scales for --scales, on a recording of tendon serve --record (with --preset and what else "
       "tendon run --replay takes) or on made observations (the word workload); into --out, or beside the "
       "checkpoint");
-  app.add_option("--observations", command->calibrate.observations, "with --calibrate: how many, at most")
+  app.add_option("--observations", command->calibrate.observations,
+                 "with --calibrate: how many, at most; spread over the recording")
       ->check(CLI::PositiveNumber)
       ->capture_default_str();
   command->calibrate.policy.add_to(app, false);
