@@ -5,11 +5,13 @@
 #include <list>
 #include <map>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/check.h"
 #include "base/convert.h"
+#include "checkpoint/safetensors.h"
 #include "engine/upload.h"
 
 namespace tendon {
@@ -51,10 +53,21 @@ Tensor values_of(const TensorSource* source, const std::string& name, const Tens
   return as_matrix(source->tensor(name)).reshaped(header.shape);
 }
 
+// Throws naming the weight and where in it the first number is that is not finite.
+template <class T>
+void require_finite(const std::string& name, std::span<const T> numbers, const char* unit) {
+  const auto bad = std::ranges::find_if(numbers, [](T number) { return !std::isfinite(number); });
+  if (bad != numbers.end())
+    throw_bad_input("The weight '{}' holds a number that is not finite in {} {}. Repair the checkpoint.", name, unit,
+                    bad - numbers.begin());
+}
+
 // Gathers what goes into the block, then fills it.
 class BlockBuilder {
  public:
-  BlockBuilder(Backend& backend, const TensorSource* source) : backend_(backend), source_(source) {}
+  // `finite_codes`: weights that become codes must be finite.
+  BlockBuilder(Backend& backend, const TensorSource* source, bool finite_codes)
+      : backend_(backend), source_(source), finite_codes_(finite_codes) {}
 
   // `name` is the weight's, empty for a table; `columns`: what its columns are multiplied by before they become codes.
   void add(const Tensor& host, DType dtype, Tensor* target, const std::string& name = {},
@@ -197,23 +210,17 @@ class BlockBuilder {
     }
     const Status status = backend_.prepare(std::move(casts), nullptr, 0, {})->run(nullptr);
     if (!status.is_ok()) throw_device("Casting weights: {}", status.message());
-    for (const Item* item : group) {
-      if (item->columns != nullptr) require_finite(*item);
+    if (!finite_codes_) return;
+    for (const Item* item : group) {  // their scales tell
+      std::vector<float> scales(static_cast<size_t>(item->host.rows()));
+      backend_.download(scales.data(), item->target->scales, item->scales_bytes());
+      require_finite(item->name, std::span<const float>(scales), "row");
     }
-  }
-
-  // Codes with static scales do not tell of numbers that are not finite; the scales of their weights do.
-  void require_finite(const Item& item) const {
-    std::vector<float> scales(static_cast<size_t>(item.host.rows()));
-    backend_.download(scales.data(), item.target->scales, item.scales_bytes());
-    const auto bad = std::ranges::find_if(scales, [](float scale) { return !std::isfinite(scale); });
-    if (bad != scales.end())
-      throw_bad_input("The weight '{}' holds a number that is not finite in row {}. Repair the checkpoint.", item.name,
-                      bad - scales.begin());
   }
 
   Backend& backend_;
   const TensorSource* source_;
+  bool finite_codes_;
   std::vector<Item> items_;
   size_t made_bytes_ = 0;
 };
@@ -248,7 +255,9 @@ WeightStore::WeightStore(Backend& backend, const Weights& host, const ModelConfi
                          DType compute, const CodedProducts& coded, const HostTables& tables,
                          const OperandMaxima* maxima)
     : weights_(host) {
-  BlockBuilder block(backend, host.source);
+  // Static scales cut off what is not finite: no row's scale tells of it any more.
+  const bool must_be_finite = is_scaled(compute) && maxima != nullptr;
+  BlockBuilder block(backend, host.source, must_be_finite);
   const auto add_table = [&](const std::vector<float>& values, const Shape& shape, Tensor* target) {
     if (!values.empty()) block.add(Tensor(DType::kF32, shape, const_cast<float*>(values.data())), DType::kF32, target);
   };
@@ -257,6 +266,8 @@ WeightStore::WeightStore(Backend& backend, const Weights& host, const ModelConfi
   visit_weights(weights_, config, [&](const WeightSpec& spec, Tensor& tensor) {
     const Tensor stored = as_matrix(tensor);
     const DType dtype = kept_dtype(spec, stored.dtype, compute, coded, backend.uses_host_memory());
+    if (must_be_finite && spec.role == WeightRole::kFloat && stored.data != nullptr)
+      require_finite(spec.name, std::span<const double>(to_doubles(stored)), "element");
     if (!is_needed(spec, folds)) {
       tensor = {};
     } else if (backend.uses_host_memory() && stored.dtype == dtype) {
