@@ -4,7 +4,6 @@
 #include <cmath>
 
 #include "base/check.h"
-#include "model/forward.h"
 
 namespace tendon {
 namespace {
@@ -26,8 +25,7 @@ void raise(const std::vector<std::byte>& rows, std::vector<float>& largest, cons
 
 void observe_operands(const Plan& plan, OperandMaxima& maxima) {
   std::vector<std::byte> rows;
-  visit_maxima(maxima, [&](const char* stage, const char* operand, int64_t layer, std::vector<float>& largest) {
-    const std::string name = operand_tap(stage, operand, layer);
+  visit_maxima(maxima, [&](const std::string& name, std::vector<float>& largest) {
     const Tensor& tensor = plan.tensor(name);
     TENDON_CHECK(tensor.cols() == std::ssize(largest), "'{}' is {}", name, to_string(tensor.shape));
     rows.resize(tensor.bytes());

@@ -6,6 +6,7 @@
 
 #include "model/schedule.h"
 #include "model/weights/folds.h"
+#include "model/weights/static_scales.h"
 #include "model/weights/tables.h"
 #include "model/weights/weights.h"
 #include "ops/recorder.h"
@@ -44,7 +45,7 @@ struct ForwardSpec {
   DType activation = DType::kF32;  // f32 or bf16: residual streams, K/V, operands of the large products
   Bucket bucket;
   bool taps = false;                      // keep intermediate values under the names below
-  bool operand_taps = false;              // keep what operand_tap names
+  bool operand_taps = false;              // keep operands (rows, K) under their operand_name
   std::optional<Chunking> chunking = {};  // of a chunked bucket; trained: the tables have a row for time 0 at the end
   Tensor frame_pool = {};  // (rows, 16) u8: where u8 pictures of any size lie (ops/frame.h); undefined: there are none
 
@@ -79,10 +80,6 @@ struct ForwardSpec {
 //   expert.layer.<i>.<k>, expert_out.<k> (B·n, W; with state_token_once the action rows), v.<k>, x.<k> (x after it).
 void record_policy(Recorder& r, const ForwardSpec& spec);
 
-// Under these names the operands of products behind attention and GELU are kept for static scales:
-// "vision.attended.<i>", "vision.hidden.<i>", "prefix.attended.<i>", "prefix.hidden.<i>" (rows, K).
-std::string operand_tap(const char* stage, const char* operand, int64_t layer);
-
 // Where an operation leaves the operand (rows, K) of a product with w: with factors, codes of w's type.
 Tensor operand_buffer(Recorder& r, DType activation, int64_t rows, const Tensor& w, const Tensor& factors);
 // Attention that leaves its result there; `attention.out` is undefined, samples (B, T) of rows.
@@ -98,7 +95,7 @@ struct GemmaContext {
   Tensor key_len, key_mask;      // (B) i32, (B, C) u8 or undefined
   int32_t extra_keys = 0, leading_block = 0;
   std::vector<Tensor> k_cache, v_cache;  // per layer (B, C, kv_width)
-  bool keeps_operands = false;           // with spec.operand_taps, under operand_tap("prefix", …)
+  bool keeps_operands = false;           // with spec.operand_taps, as the prefix's
 };
 struct Modulation {
   Tensor scale, shift, gate;  // (W) f32 each; undefined for plain norms

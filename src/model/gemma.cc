@@ -1,8 +1,6 @@
 // One Gemma block, shared by the prefix (language model) and the action expert.
 #include <cmath>
 
-#include <fmt/format.h>
-
 #include "model/forward.h"
 #include "ops/compose.h"
 
@@ -61,10 +59,6 @@ Tensor record_two_time_mlp(Recorder& r, const ForwardSpec& spec, const Tensor& x
 
 }  // namespace
 
-std::string operand_tap(const char* stage, const char* operand, int64_t layer) {
-  return fmt::format("{}.{}.{}", stage, operand, layer);
-}
-
 Tensor operand_buffer(Recorder& r, DType activation, int64_t rows, const Tensor& w, const Tensor& factors) {
   return r.temporary(factors.defined() ? w.dtype : activation, {rows, w.cols()});
 }
@@ -122,7 +116,7 @@ Tensor record_gemma_layer(Recorder& r, const ForwardSpec& spec, const GemmaLayer
   if (kv_only) return {};
 
   const auto keep = [&](const Tensor& value, const char* operand) {
-    if (spec.operand_taps && context.keeps_operands) r.keep(value, operand_tap("prefix", operand, index));
+    if (spec.operand_taps && context.keeps_operands) r.keep(value, operand_name("prefix", operand, index));
   };
   const Tensor attended =
       operand_buffer(r, spec.activation, rows, layer.o, layer.factors.attended);  // (B·rows, heads·D)

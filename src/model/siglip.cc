@@ -30,7 +30,7 @@ Tensor record_vision(Recorder& r, const ForwardSpec& spec, const Tensor& images)
     if (spec.taps) r.keep(x, name);
   };
   const auto keep_operand = [&](const Tensor& value, const char* operand, int64_t layer) {
-    if (spec.operand_taps) r.keep(value, operand_tap("vision", operand, layer));
+    if (spec.operand_taps) r.keep(value, operand_name("vision", operand, layer));
   };
 
   Tensor x = temporary(c.width);  // (N·T, W)

@@ -112,7 +112,7 @@ TEST_P(StaticScales, LargerNumbersAreCutOff) {
   const Request request(model_.config, 1);
   Engine fitting = with_scales(*cpu_, maxima);
   const std::vector<float> before = infer(fitting, request);
-  visit_maxima(*maxima, [](const char*, const char*, int64_t, std::vector<float>& values) {
+  visit_maxima(*maxima, [](const std::string&, std::vector<float>& values) {
     for (float& value : values) value *= 0.01F;
   });
   Engine engine = with_scales(*cpu_, maxima);

@@ -648,24 +648,17 @@ void add_products(List& list) {
       for (const bool gated : {false, true}) list.add(residual_case(name, s, dtype, dtype, dtype, gated));
       for (const Activation activation : {Activation::kNone, Activation::kGeluTanh, Activation::kSilu}) {
         Maker m(s.margin);
-        LayerNormLinear a{.x = m.data(dtype, {s.m, s.k}),
-                          .gain = m.vector(s.k),
-                          .bias = m.vector(s.k),
-                          .w = m.weight(dtype, s.n, s.k),
-                          .linear_bias = m.vector(s.n),
-                          .out = m.out(dtype, {s.m, s.n}),
-                          .activation = activation};
+        LayerNormLinear a = normed_linear(m, s, dtype, dtype, activation);
+        a.out = m.out(dtype, {s.m, s.n});
         const char* const word = activation == Activation::kNone   ? ""
                                  : activation == Activation::kSilu ? "silu_"
                                                                    : "gelu_";
         list.add(m.make(word + name, a));
       }
       Maker m(s.margin);
-      list.add(m.make(name, NormGateUpGelu{.x = m.data(dtype, {s.m, s.k}),
-                                           .norm = {.gain = m.vector(s.k), .scale = {}, .shift = {}},
-                                           .w_gate = m.weight(dtype, s.n, s.k),
-                                           .w_up = m.weight(dtype, s.n, s.k),
-                                           .out = m.out(dtype, {s.m, s.n})}));
+      NormGateUpGelu gate_up = normed_gate_up(m, s, dtype, dtype);
+      gate_up.out = m.out(dtype, {s.m, s.n});
+      list.add(m.make(name, gate_up));
     }
   }
   // The large ones of a layer, for `bench`.

@@ -118,6 +118,25 @@ inline Case residual_case(const std::string& name, const ProductShape& s, DType 
   return m.make((gated ? "gated_" : "") + name, a);
 }
 
+// A norm, then a product and what follows it; out is undefined.
+inline LayerNormLinear normed_linear(Maker& m, const ProductShape& s, DType dtype, DType weights,
+                                     Activation activation) {
+  return {.x = m.data(dtype, {s.m, s.k}),
+          .gain = m.vector(s.k),
+          .bias = m.vector(s.k),
+          .w = m.weight(weights, s.n, s.k),
+          .linear_bias = m.vector(s.n),
+          .out = {},
+          .activation = activation};
+}
+inline NormGateUpGelu normed_gate_up(Maker& m, const ProductShape& s, DType dtype, DType weights) {
+  return {.x = m.data(dtype, {s.m, s.k}),
+          .norm = {.gain = m.vector(s.k), .scale = {}, .shift = {}},
+          .w_gate = m.weight(weights, s.n, s.k),
+          .w_up = m.weight(weights, s.n, s.k),
+          .out = {}};
+}
+
 class List {
  public:
   // `bench`: also timed by `op_check bench`.

@@ -20,21 +20,11 @@ void add_normed(List& list, const std::string& name, const ProductShape& s, DTyp
     args.out = m.out(is_static ? codes : dtype, {s.m, s.n});
   };
   Maker layer(s.margin);
-  LayerNormLinear vision{.x = layer.data(dtype, {s.m, s.k}),
-                         .gain = layer.vector(s.k),
-                         .bias = layer.vector(s.k),
-                         .w = layer.weight(codes, s.n, s.k),
-                         .linear_bias = layer.vector(s.n),
-                         .out = {},
-                         .activation = Activation::kGeluTanh};
+  LayerNormLinear vision = normed_linear(layer, s, dtype, codes, Activation::kGeluTanh);
   result(layer, vision);
   list.add(layer.make(full, vision));
   Maker m(s.margin);
-  NormGateUpGelu prefix{.x = m.data(dtype, {s.m, s.k}),
-                        .norm = {.gain = m.vector(s.k), .scale = {}, .shift = {}},
-                        .w_gate = m.weight(codes, s.n, s.k),
-                        .w_up = m.weight(codes, s.n, s.k),
-                        .out = {}};
+  NormGateUpGelu prefix = normed_gate_up(m, s, dtype, codes);
   result(m, prefix);
   list.add(m.make(full, prefix));
 }

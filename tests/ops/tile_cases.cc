@@ -34,31 +34,17 @@ Case tile_case(const TileShape& s, DType operands) {
 
 // Codes with static scales as results: of GELU behind a layer norm, or of GELU(gate) · up.
 Case tile_to_codes_case(int64_t depth, bool gate_up, DType codes) {
-  constexpr int64_t kRows = 300;
-  constexpr int64_t kCols = 336;
+  const ProductShape s{"", 300, 336, depth, 0};
   Maker m;
-  const Tensor x = m.data(kBf16, {kRows, depth});
-  const Tensor gain = m.vector(depth);
-  const Tensor factors = m.plain(kF32, {kCols}, [codes](Random& random, int64_t) {
-    return static_cast<double>(scaled_max(codes)) / (1.0 + random.uniform());
-  });
-  const std::string name = fmt::format("tile_{}x{}x{}.{}", kRows, kCols, depth, dtype_name(codes));
-  if (gate_up) {
-    return m.make(name, NormGateUpGelu{.x = x,
-                                       .norm = {.gain = gain, .scale = {}, .shift = {}},
-                                       .w_gate = m.weight(codes, kCols, depth),
-                                       .w_up = m.weight(codes, kCols, depth),
-                                       .factors = factors,
-                                       .out = m.out(codes, {kRows, kCols})});
-  }
-  return m.make(name, LayerNormLinear{.x = x,
-                                      .gain = gain,
-                                      .bias = m.vector(depth),
-                                      .w = m.weight(codes, kCols, depth),
-                                      .linear_bias = m.vector(kCols),
-                                      .factors = factors,
-                                      .out = m.out(codes, {kRows, kCols}),
-                                      .activation = Activation::kGeluTanh});
+  const auto made = [&](auto args) {
+    args.factors = m.plain(kF32, {s.n}, [codes](Random& random, int64_t) {
+      return static_cast<double>(scaled_max(codes)) / (1.0 + random.uniform());
+    });
+    args.out = m.out(codes, {s.m, s.n});
+    return m.make(fmt::format("tile_{}x{}x{}.{}", s.m, s.n, s.k, dtype_name(codes)), args);
+  };
+  return gate_up ? made(normed_gate_up(m, s, kBf16, codes))
+                 : made(normed_linear(m, s, kBf16, codes, Activation::kGeluTanh));
 }
 
 }  // namespace

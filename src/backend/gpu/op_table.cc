@@ -26,10 +26,8 @@ Launch prepare_product(const Product& product, const Scratch& used, const GpuCon
 // With the codes of its result, by the product's own kernel where that can; `type`: what they are made of.
 Launch prepare_whole(const Product& product, DType type, Scratch& scratch, const GpuContext& context) {
   if (!product.factors.defined()) return prepare_product(product, scratch, context);
-  if (type == DType::kBf16) {
-    if (Launch launch = context.products.prepare_codes(product)) return launch;
-  }
   const Product plain = without_codes(product, type, scratch);
+  if (Launch launch = context.products.prepare_codes(product, plain)) return launch;
   const Cast cast{.x = plain.out, .factors = product.factors, .out = product.out, .unit_scales = true};
   return [made = prepare_product(plain, scratch, context), cast](Stream stream) {
     made(stream);

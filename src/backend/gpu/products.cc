@@ -229,12 +229,8 @@ Launch Products::prepare(const Product& p, const ProductMemory& memory) const {
   return prepare_kernel(p, own_default(p), memory);
 }
 
-Launch Products::prepare_codes(const Product& p) const {
-  Product in_bf16 = p;
-  in_bf16.factors = {};
-  in_bf16.out = Tensor(DType::kBf16, p.out.shape);
-  in_bf16.out.value = p.out.value;
-  const Choice choice = choose(in_bf16);
+Launch Products::prepare_codes(const Product& p, const Product& plain) const {
+  const Choice choice = choose(plain);
   const auto tile = algorithm_of(special_, choice.kernel);
   return tile && p.out.elements() > 0 ? special_->prepare(p, *tile) : Launch();
 }

@@ -44,8 +44,8 @@ class Products {
   // was not measured.
   std::string kernel_name(const Product& p) const;
   Launch prepare(const Product& p, const ProductMemory& memory) const;
-  // The kernel of the same product without factors, which writes codes itself; null when it does not.
-  Launch prepare_codes(const Product& p) const;
+  // By the kernel that runs `plain`, the same without codes as its result; null when that kernel writes none.
+  Launch prepare_codes(const Product& p, const Product& plain) const;
 
   // For the tuner: every kernel that could run it, the library's in its own order of preference.
   std::vector<std::string> candidates(const Product& p) const;

@@ -20,10 +20,6 @@ constexpr float kMargin = 1.5F;
 // Of the largest column's size.
 constexpr float kLeastColumn = 1.0F / 4096;
 
-std::string vector_name(const char* stage, const char* operand, int64_t layer) {
-  return fmt::format("{}.{}.{}", stage, operand, layer);
-}
-
 std::string find_or_empty(const std::map<std::string, std::string>& metadata, const char* key) {
   const auto found = metadata.find(key);
   return found == metadata.end() ? std::string() : found->second;
@@ -41,12 +37,15 @@ OperandMaxima no_maxima(const ModelConfig& config) {
           .prefix = layers(config.depth - 1, config.q_width(), config.prefix.mlp)};
 }
 
-void visit_maxima(OperandMaxima& maxima,
-                  const std::function<void(const char*, const char*, int64_t, std::vector<float>&)>& f) {
+std::string operand_name(const char* stage, const char* operand, int64_t layer) {
+  return fmt::format("{}.{}.{}", stage, operand, layer);
+}
+
+void visit_maxima(OperandMaxima& maxima, const std::function<void(const std::string&, std::vector<float>&)>& f) {
   const auto visit = [&](const char* stage, std::vector<OperandMaxima::Layer>& layers) {
     for (size_t i = 0; i < layers.size(); ++i) {
-      f(stage, "attended", static_cast<int64_t>(i), layers[i].attended);
-      f(stage, "hidden", static_cast<int64_t>(i), layers[i].hidden);
+      f(operand_name(stage, "attended", static_cast<int64_t>(i)), layers[i].attended);
+      f(operand_name(stage, "hidden", static_cast<int64_t>(i)), layers[i].hidden);
     }
   };
   visit("vision", maxima.vision);
@@ -71,12 +70,12 @@ std::filesystem::path static_scales_file(const std::string& checkpoint) {
 void write_maxima(const OperandMaxima& maxima, const std::filesystem::path& path) {
   std::vector<SafetensorsSpec> specs;
   OperandMaxima all = maxima;
-  visit_maxima(all, [&](const char* stage, const char* operand, int64_t layer, const std::vector<float>& values) {
-    specs.push_back({vector_name(stage, operand, layer), DType::kF32, {std::ssize(values)}});
+  visit_maxima(all, [&](const std::string& name, const std::vector<float>& values) {
+    specs.push_back({name, DType::kF32, {std::ssize(values)}});
   });
   SafetensorsWriter writer(path, specs,
                            {{kObservations, std::to_string(maxima.observations)}, {kWeights, maxima.weights}});
-  visit_maxima(all, [&](const char*, const char*, int64_t, const std::vector<float>& values) {
+  visit_maxima(all, [&](const std::string&, const std::vector<float>& values) {
     writer.append(std::span<const float>(values));
   });
   writer.finish();
@@ -85,8 +84,7 @@ void write_maxima(const OperandMaxima& maxima, const std::filesystem::path& path
 OperandMaxima read_maxima(const std::filesystem::path& path, const ModelConfig& config) {
   const SafetensorsFile file = SafetensorsFile::open(path);
   OperandMaxima maxima = no_maxima(config);
-  visit_maxima(maxima, [&](const char* stage, const char* operand, int64_t layer, std::vector<float>& values) {
-    const std::string name = vector_name(stage, operand, layer);
+  visit_maxima(maxima, [&](const std::string& name, std::vector<float>& values) {
     const SafetensorsEntry* const entry = file.find(name);
     if (entry == nullptr || entry->dtype != DType::kF32 || entry->shape != Shape{std::ssize(values)}) {
       throw_bad_input(

@@ -25,16 +25,17 @@ struct OperandMaxima {
 
 // Zeros for every operand of the model.
 OperandMaxima no_maxima(const ModelConfig& config);
-// f(stage, operand, layer, maxima) for each operand: "vision" or "prefix", "attended" or "hidden".
-void visit_maxima(OperandMaxima& maxima,
-                  const std::function<void(const char*, const char*, int64_t, std::vector<float>&)>& f);
+// "vision.hidden.3": the stage, "vision" or "prefix", the operand, "attended" or "hidden", and the layer.
+std::string operand_name(const char* stage, const char* operand, int64_t layer);
+// f(operand_name, maxima) for each operand.
+void visit_maxima(OperandMaxima& maxima, const std::function<void(const std::string&, std::vector<float>&)>& f);
 
 // Of a model's weights: changes where they are trained further. 16 hexadecimal digits.
 std::string weights_mark(const Weights& weights);
 
 // The file beside a checkpoint, which is a directory or a .safetensors file.
 std::filesystem::path static_scales_file(const std::string& checkpoint);
-// A .safetensors file with one vector "<stage>.<operand>.<layer>" (K) f32 for each operand. Both throw
+// A .safetensors file with one vector operand_name (K) f32 for each operand. Both throw
 // Error(kBadInput) naming the file; reading also when a vector is missing, of another length than the model's, or holds
 // a number that is negative or not finite.
 void write_maxima(const OperandMaxima& maxima, const std::filesystem::path& path);

@@ -25,7 +25,7 @@ class StaticScales : public testing::Test {
     maxima_.observations = 12;
     maxima_.weights = "0123456789abcdef";
     float next = 0;
-    visit_maxima(maxima_, [&](const char*, const char*, int64_t, std::vector<float>& values) {
+    visit_maxima(maxima_, [&](const std::string&, std::vector<float>& values) {
       for (float& value : values) value = 0.25F * next++;
     });
   }

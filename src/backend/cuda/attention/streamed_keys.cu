@@ -213,11 +213,6 @@ TENDON_DEVICE void rescale(Rows& rows, const float (&next)[2], float scale) {
   for (int h = 0; h < 2; ++h) rows.denominator[h] = row_sum(rows.denominator[h]);
 }
 
-// Where a box of 64 columns of codes, with 64-byte swizzle, has eight columns of a row, from its start.
-TENDON_DEVICE int swizzled_codes(int row, int piece) {
-  return row * 64 + ((piece / 2 ^ (row >> 1 & 3)) << 4) + piece % 2 * 8;
-}
-
 // Gets the other warpgroup's sums of half of the columns, gives its own of the other half, and writes the result.
 template <int kWarpgroup, class Result>
 TENDON_DEVICE void join(const Ring& ring, const Maps& maps, const Args& a, const Place& at, Rows& rows) {
@@ -265,7 +260,7 @@ TENDON_DEVICE void join(const Ring& ring, const Maps& maps, const Args& a, const
       if constexpr (kIsCodes<Result>) {
         const int head = at.kv * a.group + (row + 8 * h) % a.group;
         const int col = head * kStreamCols + kWarpgroup * (kStreamCols / 2) + i * 8 + lane() % 4 * 2;
-        stage_codes(codes + i / 8 * kCodesBoxBytes + swizzled_codes(row + 8 * h, i % 8) + lane() % 4 * 2,
+        stage_codes(codes + i / 8 * kCodesBoxBytes + swizzled_64(row + 8 * h, i % 8 / 2) + i % 2 * 8 + lane() % 4 * 2,
                     codes_of_pair<Result>(x, y, a.factors + col));
       } else {
         stage_pair(box, row + 8 * h, i % 8, x, y);

@@ -113,6 +113,9 @@ TENDON_DEVICE void copy_box(uint32_t to, const CUtensorMap* map, uint32_t barrie
   }
 }
 
+// Where a box of 64-byte rows, in the swizzle of that width, has 16-byte piece `piece` of a row, from its start.
+TENDON_DEVICE int swizzled_64(int row, int piece) { return row * 64 + ((piece ^ (row >> 1 & 3)) << 4); }
+
 // Ordinary writes to shared memory are visible to copies and wgmma that start later, behind a barrier of their threads.
 TENDON_DEVICE void shared_written() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -188,11 +188,6 @@ TENDON_DEVICE void write_unit_scales(const TileArgs& a, int first_token) {
   }
 }
 
-// Where a warpgroup gathers codes: tokens × 16-byte pieces of 64 columns, in the 64-byte swizzle of TMA.
-TENDON_DEVICE uint32_t gathered_codes(int token, int piece) {
-  return static_cast<uint32_t>(token * 64 + (piece ^ (token >> 1 & 3)) * 16);
-}
-
 // Finishes a warpgroup's sums, bias and GELU behind them, as codes: gathered like finish() does.
 template <class T>
 TENDON_DEVICE void finish_codes(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a,
@@ -224,7 +219,7 @@ TENDON_DEVICE void finish_codes(const float (&sums)[T::kBlocks][4 * T::kGroups],
     const uint32_t to = step.strip(strip);
 #pragma unroll
     for (int g = 0; g < T::kGroups; g += 2) {
-      const uint32_t at = to + gathered_codes((g + lane() / 8 % 2) * 8 + lane() % 8, warp);
+      const uint32_t at = to + swizzled_64((g + lane() / 8 % 2) * 8 + lane() % 8, warp);
       const uint32_t first = codes_of(&sums[block][4 * g]);
       if (g + 1 < T::kGroups) {
         store_transposed(at, first, codes_of(&sums[block][4 * g + 4]));
