@@ -32,9 +32,15 @@ Case tile_case(const TileShape& s, DType operands) {
   return m.make(name, a);
 }
 
+Case tile_gate_up_case(const ProductShape& s, DType operands) {
+  Maker m;
+  NormGateUpGelu a = normed_gate_up(m, s, kBf16, operands);
+  a.out = m.out(kBf16, {s.m, s.n});
+  return m.make(fmt::format("tile_{}x{}x{}.{}", s.m, s.n, s.k, dtype_name(operands)), a);
+}
+
 // Codes with static scales as results: of GELU behind a layer norm, or of GELU(gate) · up.
-Case tile_to_codes_case(int64_t depth, bool gate_up, DType codes) {
-  const ProductShape s{"", 300, 336, depth, 0};
+Case tile_to_codes_case(const ProductShape& s, bool gate_up, DType codes) {
   Maker m;
   const auto made = [&](auto args) {
     args.factors = m.plain(kF32, {s.n}, [codes](Random& random, int64_t) {
@@ -65,9 +71,15 @@ std::vector<Case> tile_cases() {
     list.push_back(tile_case({1304, 1160, 272, Follows::kResidual}, codes));
   }
   for (int64_t i = 0; i < 2; ++i) list.push_back(tile_case({300, 328, 400 + 16 * i, Follows::kGelu}, DType::kI8));
-  for (int64_t i = 0; i < 2; ++i) list.push_back(tile_to_codes_case(400 + 16 * i, false, DType::kI8));
-  for (int64_t i = 0; i < 4; ++i) list.push_back(tile_to_codes_case(400 + 16 * i, true, DType::kI8));
-  for (int64_t i = 0; i < 3; ++i) list.push_back(tile_to_codes_case(400 + 16 * i, true, DType::kE4m3));
+  const auto gate_up = [](int64_t depth) { return ProductShape{"", 300, 336, depth, 0}; };
+  const ProductShape several{"", 1304, 2000, 272, 0};  // tiles a block
+  for (int64_t i = 0; i < 2; ++i) list.push_back(tile_gate_up_case(gate_up(264 + 8 * i), kBf16));
+  list.push_back(tile_gate_up_case(several, kBf16));
+  for (int64_t i = 0; i < 2; ++i) list.push_back(tile_to_codes_case(gate_up(400 + 16 * i), false, DType::kI8));
+  for (const auto& [codes, tiles] : {std::pair{DType::kI8, 5}, std::pair{DType::kE4m3, 4}}) {
+    for (int64_t i = 0; i < tiles; ++i) list.push_back(tile_to_codes_case(gate_up(400 + 16 * i), true, codes));
+    list.push_back(tile_to_codes_case(several, true, codes));
+  }
   return list;
 }
 

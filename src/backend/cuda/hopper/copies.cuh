@@ -143,10 +143,13 @@ TENDON_DEVICE void store_box(const CUtensorMap* map, uint32_t from, int c0, int 
                : "memory");
 }
 
-// Four values into the shared memory of another block, counted at its barrier like a copy.
-TENDON_DEVICE void send_four(uint32_t peer, uint32_t peer_barrier, const float* y) {
-  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(peer),
-               "f"(y[0]), "f"(y[1]), "f"(y[2]), "f"(y[3]), "r"(peer_barrier)
+// Four values of 32 bits into the shared memory of another block, counted at its barrier like a copy.
+template <class Word>
+TENDON_DEVICE void send_four(uint32_t peer, uint32_t peer_barrier, const Word* y) {
+  static_assert(sizeof(Word) == 4);
+  const auto bits = [](Word word) { return __builtin_bit_cast(uint32_t, word); };
+  asm volatile("st.async.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(peer),
+               "r"(bits(y[0])), "r"(bits(y[1])), "r"(bits(y[2])), "r"(bits(y[3])), "r"(peer_barrier)
                : "memory");
 }
 
@@ -208,6 +211,12 @@ TENDON_DEVICE void load_two(uint32_t from, float (&y)[2]) {
 }
 TENDON_DEVICE void store_four(uint32_t to, float x, float y, float z, float w) {
   asm volatile("st.shared.v4.f32 [%0], {%1, %2, %3, %4};" ::"r"(to), "f"(x), "f"(y), "f"(z), "f"(w) : "memory");
+}
+TENDON_DEVICE void load_four(uint32_t from, int32_t (&y)[4]) {
+  asm volatile("ld.shared.v4.s32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(y[0]), "=r"(y[1]), "=r"(y[2]), "=r"(y[3])
+               : "r"(from)
+               : "memory");
 }
 TENDON_DEVICE void load_four(uint32_t from, float (&y)[4]) {
   asm volatile("ld.shared.v4.f32 {%0, %1, %2, %3}, [%4];"

@@ -58,10 +58,12 @@ struct TailedTile : Shape {
   // A thread's two weight rows in a block are neighbours, not eight apart: two columns' codes are a 16-bit word, which
   // is turned like a bf16 number (the copy interleaves the rows).
   static constexpr bool kPairsColumns = kMakesCodes && kTail == Tail::kGelu;
-  static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kGelu;
+  // Of gate and up, it has neighbours in its two blocks.
+  static constexpr bool kPairsBlocks = kMakesCodes && kTail == Tail::kGateUp;
+  static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kTable || kTail == Tail::kGelu;
   // A warp copies; where multiplying needs more registers than an equal share, a warpgroup, which can give them up.
-  static constexpr bool kShiftsRegisters = Shape::kScaled ||
-                                           4 * Shape::kBlocks * Shape::kGroups > (kTail == Tail::kRope ? 72 : 128);
+  static constexpr int kKept = 4 * Shape::kBlocks * Shape::kGroups * (Shape::kWidens ? 2 : 1);  // numbers of a thread
+  static constexpr bool kShiftsRegisters = kKept > (kTail != Tail::kRope ? 128 : Shape::kScaled ? 0 : 72);
   static constexpr int kThreads = Shape::kMultipliers + (kShiftsRegisters ? 128 : 32);
   static constexpr int kStrips = Shape::kWarpgroups * Shape::kBlocks;  // of 64 columns
   // Parts of unlike size leave by eight tokens at a time.
@@ -71,7 +73,10 @@ struct TailedTile : Shape {
   static constexpr int kStripsOfStage = Shape::kParts > 1 ? kStrips : Shape::kStageBytes / kStripBytes;
   static constexpr int kMoreSteps = kGathers ? (kStrips + kStripsOfStage - 1) / kStripsOfStage : 0;
   static constexpr int kTurnBytes = kChunkGroups * 8 * kRowBytes;  // of one of a warpgroup's two buffers
-  static constexpr int kTailBytes = Shape::kWarpgroups * (!kGathers ? 2 * kTurnBytes : Shape::kScaled ? 1024 : 0);
+  // A warpgroup's part of what lies behind the stages: buffers, scales of tokens.
+  static constexpr int kBufferBytes = kGathers ? 0 : 2 * kTurnBytes;
+  static constexpr int kScaleBytes = Shape::kScaled ? 4 * Shape::kTokens : 0;
+  static constexpr int kTailBytes = Shape::kWarpgroups * (kBufferBytes + kScaleBytes);
   static constexpr int kSharedBytes =
       Shape::kStages * Shape::kStageBytes + kTailBytes + (2 * Shape::kStages + 1) * 8 + 1024;
   static_assert(kSharedBytes <= kSharedLimit);
@@ -118,7 +123,7 @@ struct Ring {
   TENDON_DEVICE uint32_t barriers() const { return base + T::kStages * T::kStageBytes + T::kTailBytes; }
   TENDON_DEVICE uint32_t full() const { return barriers() + stage * 8; }
   TENDON_DEVICE uint32_t empty() const { return barriers() + (T::kStages + stage) * 8; }
-  // A warpgroup's own: two buffers, or the scales of 256 tokens.
+  // A warpgroup's own: two buffers, the scales of a tile's tokens.
   TENDON_DEVICE uint32_t turn(int warpgroup) const {
     return base + T::kStages * T::kStageBytes + warpgroup * (T::kTailBytes / T::kWarpgroups);
   }
@@ -151,7 +156,13 @@ TENDON_DEVICE void copy_weights(const Ring<T>& ring, const CUtensorMap* map, con
   const auto blocks = static_cast<uint16_t>(((1 << T::kClusterTokens) - 1) << place.rank(place.weights, 0));
   const uint32_t to = ring.weights() + place.tokens * kShare * kRowBytes;
   first += place.tokens * kShare;
-  if constexpr (T::kTail == Tail::kGateUp || T::kPairsColumns) {
+  if constexpr (T::kPairsBlocks) {
+#pragma unroll
+    for (int row = 0; row < kShare; row += 64 * T::kBlocks) {
+      copy_box<(T::kClusterTokens > 1)>(to + row * kRowBytes, map, ring.full(), blocks, step * kDepth, 0, 0,
+                                        (first + row) / 32, 0);
+    }
+  } else if constexpr (T::kTail == Tail::kGateUp || T::kPairsColumns) {
     copy_box<(T::kClusterTokens > 1)>(to, map, ring.full(), blocks, step * kDepth, 0, 0, first / 16);
   } else if constexpr (T::kTail == Tail::kRope) {
     const int head = first / (2 * a.rope.half);

@@ -23,12 +23,14 @@ inline constexpr TileInstance kI8GateUp[] = {
     instance<I8Tile<2, 2, 208, 3, 1, 2>, Tail::kGateUp, Result>(),
     instance<I8Tile<2, 2, 160, 4>, Tail::kGateUp, Result>(),
     instance<I8Tile<2, 2, 160, 4, 2, 1>, Tail::kGateUp, Result>(),
+    instance<I8Tile<2, 2, 144, 4>, Tail::kGateUp, Result>(),
 };
 template <class Result>
 inline constexpr TileInstance kE4m3GateUp[] = {
     instance<E4m3Tile<2, 208, 3>, Tail::kGateUp, Result>(),
     instance<E4m3Tile<2, 160, 4>, Tail::kGateUp, Result>(),
     instance<E4m3Tile<2, 160, 4, 2>, Tail::kGateUp, Result>(),
+    instance<E4m3Tile<2, 144, 4>, Tail::kGateUp, Result>(),
 };
 
 }  // namespace tendon::gpu::hopper

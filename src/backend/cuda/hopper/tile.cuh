@@ -10,88 +10,36 @@
 // each sends the others their tokens' sums through shared memory and finishes its own, in a fixed order.
 #pragma once
 
-#include "backend/cuda/hopper/epilogue.cuh"
+#include "backend/cuda/hopper/gate_up.cuh"
+#include "backend/cuda/hopper/rope.cuh"
 
 namespace tendon::gpu::hopper {
 
-// The scales of a tile's codes, as a thread keeps them while its warpgroup multiplies.
-template <class T>
-struct TileScales {
-  float x[2];              // of tokens `thread` and `thread` + 128 of the tile
-  float w[T::kBlocks][2];  // of the thread's rows; of gate and up, or a head's halves, eight of each in turn
-  TENDON_DEVICE TileScales(const TileArgs& a, int first_col, int first_token) {
-    const int thread = static_cast<int>(threadIdx.x) % 128;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int token = first_token + thread + i * 128;
-      x[i] = token < a.rows ? __ldcg(a.x_scales + token) : 0.0F;
-    }
-#pragma unroll
-    for (int block = 0; block < T::kBlocks; ++block) {
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        constexpr bool kGateUp = T::kTail == Tail::kGateUp;
-        const int warp = thread / 32;
-        int col = lane() / 4;
-        if constexpr (T::kTail == Tail::kRope) {
-          const int in_all = first_col + block * 64;
-          const int head_col = in_all / (2 * a.rope.half) * (2 * a.rope.half);
-          col += head_col + (in_all - head_col) / 2 + warp * 8 + h * a.rope.half;
-        } else if constexpr (T::kPairsColumns) {
-          col = column_of<T>(first_col + block * 64, warp, h);
-        } else {
-          col += first_col + (kGateUp ? block * 32 + warp * 8 : block * 64 + warp * 16 + h * 8);
-        }
-        w[block][h] = col < a.cols ? (kGateUp && h == 1 ? a.up_scales : a.w_scales)[col] : 0.0F;
-      }
-    }
-  }
-  // Tokens' scales go round through the memory where sums are turned later.
-  template <class Sum>
-  TENDON_DEVICE void apply(const Ring<T>& ring, int warpgroup, const Sum (&sums)[T::kBlocks][4 * T::kGroups],
-                           float (&numbers)[T::kBlocks][4 * T::kGroups]) const {
-    const int thread = static_cast<int>(threadIdx.x) % 128;
-    const uint32_t all = ring.turn(warpgroup);
-    warpgroup_sync(1 + warpgroup);  // the buffers are read no more
-    store_shared(all + thread * 4, x[0]);
-    store_shared(all + thread * 4 + 512, x[1]);
-    warpgroup_sync(1 + warpgroup);
-#pragma unroll
-    for (int g = 0; g < T::kGroups; ++g) {
-      float of_tokens[2];
-      load_two(all + (g * 8 + lane() % 4 * 2) * 4, of_tokens);
-#pragma unroll
-      for (int block = 0; block < T::kBlocks; ++block) {
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          numbers[block][4 * g + i] = static_cast<float>(sums[block][4 * g + i]) * (of_tokens[i % 2] * w[block][i / 2]);
-        }
-      }
-    }
-  }
-};
-
 // From a warpgroup's sums of a tile to what is stored.
-template <class T>
-TENDON_DEVICE void finish_tile(const float (&sums)[T::kBlocks][4 * T::kGroups], const TileArgs& a,
-                               const CUtensorMap* out, const Ring<T>& ring, const Place<T>& place, int warpgroup,
-                               int tile, int first_col, const float (&bias)[T::kBlocks][2]) {
+template <class T, class Sum>
+TENDON_DEVICE void finish_tile(const TileSums<T, Sum>& sums, const TileArgs& a, const CUtensorMap* out,
+                               const Place<T>& place, int tile, int first_col, const float (&bias)[T::kBlocks][2],
+                               const float (&factors)[T::kBlocks][2]) {
+  const int first_token = place.first_token(a, tile);
+  sums.scales.share(sums.ring, sums.warpgroup);
   if constexpr (T::kParts > 1) {  // one tile a block: launched so
     cluster_meet();               // nobody reads the stages any more, where the sums go
-    send_parts<T, 0>(sums, ring, place);
-    wait_phase(ring.sent(), 0);
+    send_parts<T, Sum, 0>(sums.sums, sums.ring, place);
+    wait_phase(sums.ring.sent(), 0);
   }
   if constexpr (T::kMakesCodes) {
-    if (first_col == 0) write_unit_scales<T>(a, place.first_token(a, tile));
+    if (first_col == 0) write_unit_scales<T>(a, first_token);
   }
-  if constexpr (T::kTail == Tail::kGateUp) {
-    finish_gate_up<T>(sums, a, ring, warpgroup, first_col, place.first_token(a, tile));
+  if constexpr (T::kPairsBlocks) {
+    finish_gate_up_codes<T>(sums, a, first_col, first_token);
+  } else if constexpr (T::kTail == Tail::kGateUp) {
+    finish_gate_up<T>(sums, a, first_col, first_token);
   } else if constexpr (T::kTail == Tail::kRope) {
-    finish_rope<T>(sums, a, ring, place, warpgroup, first_col, place.first_token(a, tile));
+    finish_rope<T>(sums, a, place, first_col, first_token);
   } else if constexpr (T::kMakesCodes) {
-    finish_codes<T>(sums, a, out, ring, warpgroup, first_col, place.first_token(a, tile), bias);
+    finish_codes<T>(sums, a, out, first_col, first_token, bias, factors);
   } else {
-    finish<T>(sums, a, out, ring, place, warpgroup, first_col, place.first_token(a, tile), bias);
+    finish<T>(sums, a, out, place, first_col, first_token, bias);
   }
 }
 
@@ -100,9 +48,28 @@ template <class T>
 using Step = std::conditional_t<std::is_same_v<typename T::Operand, int8_t>, WgmmaI8<T::kGroups>,
                                 std::conditional_t<T::kScaled, WgmmaE4m3<T::kGroups>, Wgmma<T::kGroups>>>;
 
-struct NoScales {
-  TENDON_DEVICE NoScales(const TileArgs&, int, int) {}
-};
+// The rows of a table, with which a tile's sums begin.
+template <class T>
+TENDON_DEVICE void begin_sums(const TileArgs& a, int first_col, int first_token,
+                              float (&sums)[T::kBlocks][4 * T::kGroups]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+#pragma unroll
+  for (int g = 0; g < T::kGroups; ++g) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = first_token + g * 8 + lane() % 4 * 2 + i;
+      const float* const row = a.table + token % a.table_rows * a.table_stride;
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int col = column_of<T>(first_col + block * 64, warp, h);
+          sums[block][4 * g + 2 * h + i] = token < a.rows && col < a.cols ? __ldg(row + col) : 0.0F;
+        }
+      }
+    }
+  }
+}
 
 // One warpgroup multiplies and finishes its rows of every tile.
 template <class T>
@@ -149,16 +116,20 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* 
         }
       }
     }
-    [[maybe_unused]] const std::conditional_t<T::kScaled, TileScales<T>, NoScales> scales(a, first_col,
-                                                                                          place.first_token(a, tile));
-    const auto finish = [&](const auto& whole) {
-      if constexpr (T::kScaled) {
-        float numbers[T::kBlocks][4 * T::kGroups];
-        scales.apply(ring, warpgroup, whole, numbers);
-        finish_tile<T>(numbers, a, out, ring, place, warpgroup, tile, first_col, bias);
-      } else {
-        finish_tile<T>(whole, a, out, ring, place, warpgroup, tile, first_col, bias);
+    float factors[T::kBlocks][2] = {};
+    if constexpr (T::kPairsColumns) {
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int col = column_of<T>(first_col + block * 64, warp, h);
+          if (col < a.cols) factors[block][h] = a.factors[col];
+        }
       }
+    }
+    const ScalesOf<T> scales(a, first_col, place.first_token(a, tile));
+    const auto finish = [&]<class Sum>(const Sum(&whole)[T::kBlocks][4 * T::kGroups]) {
+      finish_tile<T, Sum>({whole, scales, ring, warpgroup}, a, out, place, tile, first_col, bias, factors);
     };
     if constexpr (T::kWidens) {
       float totals[T::kBlocks][4 * T::kGroups] = {};
@@ -176,10 +147,16 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* 
       }
       finish(totals);
     } else {
+      constexpr bool kBegun = T::kTail == Tail::kTable;
+      if constexpr (kBegun) {
+        begin_sums<T>(a, first_col, place.first_token(a, tile), sums);
+#pragma unroll
+        for (int block = 0; block < T::kBlocks; ++block) hold(sums[block]);
+      }
       Ring<T> used = ring;
       for (int step = begin; step < end; ++step, ring.next()) {
         wait_phase(ring.full(), ring.phase);
-        multiply_stage(sums, ring, step > begin);
+        multiply_stage(sums, ring, kBegun || step > begin);
         if (step > begin) {
           wgmma_wait<1>();
           release(used);
