@@ -219,11 +219,11 @@ class GpuExecutable final : public Executable {
   }
   void copy_inputs() {
     const Transfer& t = transfers_.inputs;
-    if (t.bytes > 0) runtime_.copy_to_device(t.device, t.host, t.bytes);
+    if (t.bytes > 0) launch_copy_octets(t.device, t.host, t.bytes, runtime_.stream());
   }
   void copy_outputs() {
     const Transfer& t = transfers_.outputs;
-    if (t.bytes > 0) runtime_.copy_to_host(t.host, t.device, t.bytes);
+    if (t.bytes > 0) launch_copy_octets(t.host, t.device, t.bytes, runtime_.stream());
   }
 
   std::unique_ptr<Graph> capture(size_t begin, size_t end) {

@@ -15,6 +15,11 @@ namespace tendon::gpu {
 size_t resize_frames_workspace_bytes(const ResizeFrames& a);
 void launch_resize_frames(const ResizeFrames& a, void* workspace, Stream stream);
 void launch_patchify(const Patchify& a, Stream stream);
+// patch_embed of bytes as one product: its rows (M, patch_depth(a)) bf16, and its weights (N, patch_depth(a)) bf16 and
+// bias (N) f32, which are made once.
+int64_t patch_depth(const PatchEmbed& a);
+void launch_patch_rows(const PatchEmbed& a, const Tensor& rows, Stream stream);
+void launch_patch_weights(const PatchEmbed& a, const Tensor& weights, const Tensor& bias, Stream stream);
 void launch_add_rows(const AddRows& a, Stream stream);
 // From so many rows on, norms and what makes codes give a row a wave in place of a block.
 constexpr int64_t kManyRows = 2048;
@@ -37,6 +42,8 @@ void launch_euler_step(const EulerStep& a, Stream stream);
 void launch_select_rows(const SelectRows& a, Stream stream);
 void launch_guidance(const Guidance& a, Stream stream);
 
+// From or to page-locked host memory, bytes a multiple of 16: sooner done than a copy engine has begun.
+void launch_copy_octets(void* to, const void* from, size_t bytes, Stream stream);
 // out = act(sums + bias), f32 sums (M, N): what follows a library product whose epilogue cannot do it.
 void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation activation, const Tensor& out,
                             Stream stream);

@@ -102,6 +102,52 @@ Launch prepare_linear(const Op& op, const GpuContext& context) {
   return prepare_product(linear_product(op), Scratch(context.workspace), context);
 }
 
+// --- patch_embed of bytes, as a product on tensor cores
+
+bool can_patch_product(const Op& op) {
+  const auto& a = std::get<PatchEmbed>(op.args);
+  return a.images.dtype == DType::kU8 && a.images.contiguous() && a.w.dtype == DType::kF32 &&
+         a.out.dtype == DType::kBf16;
+}
+Tensor patch_rows(const PatchEmbed& a, Scratch& scratch) {
+  return scratch.take(DType::kBf16, {a.out.rows(), patch_depth(a)});
+}
+Product patch_product_in(const PatchEmbed& a, const Tensor& rows, const Tensor& weights, const Tensor& bias) {
+  return {.x = rows, .w = weights, .bias = bias, .table = a.positions, .out = a.out};
+}
+// Weights and bias in the memory that is made once.
+Product patch_product_in(const PatchEmbed& a, const Tensor& rows, Scratch& made) {
+  const Tensor weights = made.take(DType::kBf16, {a.w.rows(), patch_depth(a)});
+  return patch_product_in(a, rows, weights, made.take(DType::kF32, {a.w.rows()}));
+}
+Product patch_product(const Op& op) {
+  Scratch scratch(nullptr);
+  const auto& a = std::get<PatchEmbed>(op.args);
+  return patch_product_in(a, patch_rows(a, scratch), Tensor(DType::kBf16, {a.w.rows(), patch_depth(a)}, nullptr),
+                          a.bias);
+}
+size_t patch_product_workspace(const Op& op) {
+  Scratch scratch(nullptr);
+  patch_rows(std::get<PatchEmbed>(op.args), scratch);
+  return scratch.used() + product_scratch_bytes(patch_product(op));
+}
+Launch prepare_patch_product(const Op& op, const GpuContext& context) {
+  const auto& a = std::get<PatchEmbed>(op.args);
+  Scratch scratch(context.workspace);
+  const Tensor rows = patch_rows(a, scratch);
+  Scratch room(nullptr);
+  patch_product_in(a, rows, room);
+  Scratch made(context.share(a.w.data, room.used(), [&](void* memory) {
+    Scratch at(memory);
+    const Product product = patch_product_in(a, rows, at);
+    launch_patch_weights(a, product.w, product.bias, context.stream);
+  }));
+  return [a, rows, product = prepare_product(patch_product_in(a, rows, made), scratch, context)](Stream stream) {
+    launch_patch_rows(a, rows, stream);
+    product(stream);
+  };
+}
+
 // --- a norm, then a product on h = norm(x), cast where the weights have codes
 
 bool can_layer_norm_linear(const Op& op) {
@@ -221,6 +267,8 @@ const GpuOp kTable[] = {
     simple<NormGateUpGelu, launch_few_rows_norm_gate_up_gelu>("gpu.few_rows", can_few_rows<NormGateUpGelu>),
     {ResizeFrames::kName, "gpu.resize_frames", can_resize_frames, resize_frames_workspace, prepare_resize_frames},
     simple<Patchify, launch_patchify>("gpu.patchify"),
+    {PatchEmbed::kName, "gpu.patch_rows + gemm", can_patch_product, patch_product_workspace, prepare_patch_product,
+     patch_product},
     {Linear::kName, "gemm", can_linear, linear_workspace, prepare_linear, linear_product},
     simple<AddRows, launch_add_rows>("gpu.add_rows"),
     simple<LayerNorm, launch_layer_norm>("gpu.layer_norm", can_norm),

@@ -1,5 +1,7 @@
 // Operations that copy rows: add_rows, scatter_rows, gather_rows, gather_prefix, concat_row, cast, euler_step,
-// bias_activation. Formulas and shapes: ops/basic_ops.h. All are limited by their bytes.
+// bias_activation; and the copies of a call's inputs and results. Formulas and shapes: ops/basic_ops.h. All are limited
+// by their bytes.
+#include "backend/gpu/aligned_rows.h"
 #include "backend/gpu/elementwise.cuh"
 #include "backend/gpu/kernels.h"
 
@@ -59,6 +61,27 @@ struct PrefixRow {
   }
 };
 
+// The same for rows of octets, a block a row.
+TENDON_KERNEL void __launch_bounds__(256)
+    gather_prefix_octets_kernel(const Bf16* features, int64_t features_stride, const Bf16* embedding,
+                                int64_t embedding_stride, const int32_t* sources, float scale, Bf16* out,
+                                int64_t out_stride, int cols) {
+  launch_dependents();
+  wait_for_producers();
+  const int64_t source = sources[blockIdx.x];
+  for (int col = static_cast<int>(threadIdx.x) * 8; col < cols; col += 256 * 8) {
+    Vec<Bf16> row;
+    if (source >= 0) {
+      row = load_vec(features + source * features_stride + col);
+    } else {
+      row = load_vec(embedding + (-1 - source) * embedding_stride + col);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) row.v[i] = narrow<Bf16>(widen(row.v[i]) * scale);
+    }
+    store_vec(out + blockIdx.x * out_stride + col, row);
+  }
+}
+
 struct BiasActivation {
   Matrix<float> sums;
   const float* bias;  // null without
@@ -69,6 +92,24 @@ struct BiasActivation {
     return activation == Activation::kSilu ? silu(value) : value;
   }
 };
+
+constexpr int kCopyThreads = 256;
+constexpr int kCopyOctets = 4;  // of a thread, all under way at once
+
+TENDON_KERNEL void __launch_bounds__(kCopyThreads) copy_octets_kernel(const Octet* from, Octet* to, int64_t count) {
+  launch_dependents();
+  wait_for_producers();
+  const int64_t first = static_cast<int64_t>(blockIdx.x) * kCopyThreads * kCopyOctets + threadIdx.x;
+  Octet kept[kCopyOctets];
+#pragma unroll
+  for (int i = 0; i < kCopyOctets; ++i) {
+    if (first + i * kCopyThreads < count) kept[i] = from[first + i * kCopyThreads];
+  }
+#pragma unroll
+  for (int i = 0; i < kCopyOctets; ++i) {
+    if (first + i * kCopyThreads < count) to[first + i * kCopyThreads] = kept[i];
+  }
+}
 
 template <class T>
 TENDON_KERNEL void scatter_rows_kernel(const T* x, int64_t x_stride, const int32_t* rows, T* out, int64_t out_stride,
@@ -115,6 +156,13 @@ void launch_euler_step(const EulerStep& a, Stream stream) {
 }
 
 void launch_gather_prefix(const GatherPrefix& a, Stream stream) {
+  if (rows_of_octets(a.features) && rows_of_octets(a.embedding) && rows_of_octets(a.out) && a.out.rows() > 0) {
+    launch<gather_prefix_octets_kernel>(
+        {.grid = static_cast<unsigned>(a.out.rows()), .block = 256, .stream = stream, .overlaps = true},
+        a.features.as<Bf16>(), a.features.row_stride, a.embedding.as<Bf16>(), a.embedding.row_stride,
+        a.sources.as<int32_t>(), a.scale, a.out.as<Bf16>(), a.out.row_stride, static_cast<int>(a.out.cols()));
+    return;
+  }
   with_float_type(a.features.dtype, [&]<class X>(X) {
     with_float_type(a.embedding.dtype, [&]<class E>(E) {
       launch_elementwise(
@@ -122,6 +170,15 @@ void launch_gather_prefix(const GatherPrefix& a, Stream stream) {
           PrefixRow<X, E>{Matrix<X>(a.features), Matrix<E>(a.embedding), a.sources.as<int32_t>(), a.scale});
     });
   });
+}
+
+void launch_copy_octets(void* to, const void* from, size_t bytes, Stream stream) {
+  const auto count = static_cast<int64_t>(bytes / sizeof(Octet));
+  launch<copy_octets_kernel>({.grid = static_cast<unsigned>(ceil_div(count, kCopyThreads * kCopyOctets)),
+                              .block = kCopyThreads,
+                              .stream = stream,
+                              .overlaps = true},
+                             static_cast<const Octet*>(from), static_cast<Octet*>(to), count);
 }
 
 void launch_bias_activation(const Tensor& sums, const Tensor& bias, Activation activation, const Tensor& out,
