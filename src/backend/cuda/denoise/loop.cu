@@ -17,6 +17,7 @@ constexpr int kLaunched = kThreads + 128;
 
 template <bool kPi05, Rule kRule>
 TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous, uint32_t shared) {
+  wait_for_producers();
   Block t(args, shared);
   unsigned char* const exchange = args.exchange;
   float x_t = 0.0F;  // of threads 0–2, see velocity_stage
@@ -152,6 +153,7 @@ void launch_loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi0
                           .block = dim3(kLaunched),
                           .shared_bytes = SharedLayout::kBytes,
                           .stream = stream,
+                          .overlaps = true,
                           .cluster = 2};
   if (pi05) {
     launch<loop_kernel<true, kRule>>(shape, args, previous);

@@ -8,6 +8,7 @@
 #include "backend/cuda/denoise/loop.h"
 #include "backend/cuda/denoise_wide/layout.h"
 #include "backend/cuda/denoise_wide/loop.h"
+#include "backend/gpu/aligned_rows.h"
 
 namespace tendon::gpu::denoise {
 namespace {
@@ -27,7 +28,7 @@ bool fits_layer(const DenoiseLoop::Layer& layer, bool adaptive) {
          is_matrix(layer.gate, kMlp, kWidth) && is_matrix(layer.up, kMlp, kWidth) &&
          is_matrix(layer.down, kWidth, kMlp) &&
          (adaptive || (is_vector(layer.input_gain, kWidth) && is_vector(layer.post_gain, kWidth))) &&
-         layer.k_cache.dtype == DType::kBf16 && layer.v_cache.dtype == DType::kBf16 && layer.k_cache.shape[0] == 1 &&
+         aligned_rows(layer.k_cache) && aligned_rows(layer.v_cache) && layer.k_cache.shape[0] == 1 &&
          layer.k_cache.row_stride == layer.v_cache.row_stride;
 }
 

@@ -60,30 +60,48 @@ __global__ void shift_products_kernel(const float* shift, int64_t shift_stride, 
   }
 }
 
-// grid: (chunks, parts, layers)
+// grid: (tiles of keys, parts, layers). 16 rows of keys and of values come into shared memory, from where they are
+// picked.
 __global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const int32_t* cached_keys,
                                  unsigned char* packed, unsigned char* exchange) {
-  const int chunk = static_cast<int>(blockIdx.x);
+  constexpr int kPitch = kHeadDim + 8;
+  static_assert(kFragmentThreads == kTileKeys * kHeadDim / 8);
+  __shared__ __align__(16) uint16_t rows[2][kTileKeys * kPitch];
+  launch_dependents();
+  wait_for_producers();
+  const int tile = static_cast<int>(blockIdx.x);
   const int part = static_cast<int>(blockIdx.y);
   const int layer = static_cast<int>(blockIdx.z);
-  const int fragment = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const size_t block = (size_t{blockIdx.z} * kParts + part) * kKvChunks + chunk;
-  const size_t thread = block * kFragmentThreads + threadIdx.x;
-  for (size_t i = thread; i < Exchange::kMemory / 16; i += size_t{gridDim.z} * kParts * kKvChunks * kFragmentThreads) {
+  const int row = static_cast<int>(threadIdx.x) / (kHeadDim / 8);
+  const int col = static_cast<int>(threadIdx.x) % (kHeadDim / 8) * 8;
+  const int slot = tile * kTileKeys + row;
+  uint4 eight[2] = {};
+  if (slot < cached_slots(part, *cached_keys)) {
+    const int64_t from = (slot * kParts + part) * caches.stride + col;
+    eight[0] = *reinterpret_cast<const uint4*>(caches.k[layer] + from);
+    eight[1] = *reinterpret_cast<const uint4*>(caches.v[layer] + from);
+  }
+  const size_t block = size_t{blockIdx.z} * kParts + part;
+  for (size_t i = (block * kKeyTiles + tile) * kFragmentThreads + threadIdx.x; i < Exchange::kMemory / 16;
+       i += size_t{gridDim.z} * kParts * kKeyTiles * kFragmentThreads) {
     reinterpret_cast<uint4*>(exchange)[i] = make_uint4(~0U, ~0U, ~0U, ~0U);
   }
-  const uint16_t* const from = chunk < kKeyTiles ? caches.k[layer] : caches.v[layer];
-  const int slots = cached_slots(part, *cached_keys);
-  const auto element = [&](int half) -> uint32_t {
-    const KeyElement e = key_at(chunk, fragment, lane, half);
-    return e.slot < slots ? from[(e.slot * kParts + part) * caches.stride + e.dim] : 0U;
-  };
-  uint32_t words[4];
 #pragma unroll
-  for (int word = 0; word < 4; ++word) words[word] = element(2 * word) | element(2 * word + 1) << 16;
-  reinterpret_cast<uint4*>(packed + block * kChunkBytes)[threadIdx.x] =
-      make_uint4(words[0], words[1], words[2], words[3]);
+  for (int kind = 0; kind < 2; ++kind) *reinterpret_cast<uint4*>(rows[kind] + row * kPitch + col) = eight[kind];
+  __syncthreads();
+#pragma unroll
+  for (int kind = 0; kind < 2; ++kind) {
+    const int chunk = kind * kKeyTiles + tile;
+    const auto element = [&](int half) -> uint32_t {
+      const KeyElement e = key_at(chunk, static_cast<int>(threadIdx.x) / 32, lane(), half);
+      return rows[kind][(e.slot - tile * kTileKeys) * kPitch + e.dim];
+    };
+    uint32_t words[4];
+#pragma unroll
+    for (int word = 0; word < 4; ++word) words[word] = element(2 * word) | element(2 * word + 1) << 16;
+    reinterpret_cast<uint4*>(packed + (block * kKvChunks + chunk) * kChunkBytes)[threadIdx.x] =
+        make_uint4(words[0], words[1], words[2], words[3]);
+  }
 }
 
 }  // namespace
@@ -110,9 +128,10 @@ void launch_shift_products(const float* shift, int64_t shift_stride, int steps, 
 
 void launch_pack_keys(const Caches& caches, int layers, const int32_t* cached_keys, unsigned char* packed,
                       unsigned char* exchange, Stream stream) {
-  launch<pack_keys_kernel>({.grid = dim3(kKvChunks, kParts, static_cast<unsigned>(layers)),
+  launch<pack_keys_kernel>({.grid = dim3(kKeyTiles, kParts, static_cast<unsigned>(layers)),
                             .block = dim3(kFragmentThreads),
-                            .stream = stream},
+                            .stream = stream,
+                            .overlaps = true},
                            caches, cached_keys, packed, exchange);
 }
 

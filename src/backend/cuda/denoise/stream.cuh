@@ -21,7 +21,8 @@ struct ChunkStream {
   int layers, steps;
 };
 
-// Two lanes of one warp, each every other chunk. Shared: where ring and barriers lie.
+// Two lanes of one warp, each every other chunk. Shared: where ring and barriers lie. The first weights are asked for
+// before the kernels in front, which make the keys, have ended.
 template <class Shared>
 TENDON_DEVICE void stream_chunks(const ChunkStream& s, uint32_t shared, int lane) {
   if (lane >= 2) return;
@@ -42,6 +43,7 @@ TENDON_DEVICE void stream_chunks(const ChunkStream& s, uint32_t shared, int lane
         is_keys
             ? s.keys + layer * s.layer_key_bytes + size_t{static_cast<unsigned>(in_layer - s.before_keys)} * kChunkBytes
             : s.weights + layer * s.layer_weight_bytes + size_t{static_cast<unsigned>(weight_chunk)} * kChunkBytes;
+    if (number < s.of_layer && is_keys) wait_for_producers();
     barrier_wait(shared + Shared::kFree + 8 * slot, slot_parity);
     if (number >= kInFlight) barrier_wait(shared + Shared::kFull + 8 * waited_slot, waited_parity);
     waited_slot += 2;

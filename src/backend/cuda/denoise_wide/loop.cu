@@ -13,6 +13,7 @@ namespace {
 
 template <bool kPi05, Rule kRule>
 TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous, uint32_t shared) {
+  wait_for_producers();
   Block t(args, shared);
   unsigned char* const exchange = args.exchange;
   float x_t = 0.0F;  // see velocity_stage
@@ -137,8 +138,11 @@ bool fits_card() { return fits<Rule::kNone>() && fits<Rule::kGuided>() && fits<R
 
 template <Rule kRule>
 void launch_loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi05, Stream stream) {
-  const LaunchShape shape{
-      .grid = dim3(kBlocks), .block = dim3(kThreads + 32), .shared_bytes = SharedLayout::kBytes, .stream = stream};
+  const LaunchShape shape{.grid = dim3(kBlocks),
+                          .block = dim3(kThreads + 32),
+                          .shared_bytes = SharedLayout::kBytes,
+                          .stream = stream,
+                          .overlaps = true};
   if (pi05) {
     launch<loop_kernel<true, kRule>>(shape, args, previous);
   } else {

@@ -40,6 +40,8 @@ __global__ void transpose_kernel(const float* in, int cols, float* out) {
 // grid: (chunks, parts, layers)
 __global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const int32_t* cached_keys,
                                  unsigned char* packed, unsigned char* exchange) {
+  launch_dependents();
+  wait_for_producers();
   const auto chunk = static_cast<int>(blockIdx.x);
   const auto part = static_cast<int>(blockIdx.y);
   const auto layer = static_cast<int>(blockIdx.z);
@@ -80,9 +82,11 @@ void launch_transpose(const float* in, int rows, int cols, float* out, Stream st
 
 void launch_pack_keys(const Caches& caches, int layers, const int32_t* cached_keys, unsigned char* packed,
                       unsigned char* exchange, Stream stream) {
-  launch<pack_keys_kernel>(
-      {.grid = dim3(kKvChunks, kParts, static_cast<unsigned>(layers)), .block = dim3(kChunkUnits), .stream = stream},
-      caches, cached_keys, packed, exchange);
+  launch<pack_keys_kernel>({.grid = dim3(kKvChunks, kParts, static_cast<unsigned>(layers)),
+                            .block = dim3(kChunkUnits),
+                            .stream = stream,
+                            .overlaps = true},
+                           caches, cached_keys, packed, exchange);
 }
 
 }  // namespace tendon::gpu::denoise::wide
