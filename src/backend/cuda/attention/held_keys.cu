@@ -22,7 +22,8 @@ struct Held {
   static constexpr int kValuesRest = kKeysRest + kPieces * kRestBytes;
   static constexpr int kQueriesRest = kValuesRest + kPieces * kRestBytes;
   static constexpr int kBarriers = kQueriesRest + kWarpgroups * kRestBytes;  // keys' halves, then values'
-  static constexpr int kBytes = kBarriers + 4 * 8 + 1024;
+  static constexpr int kFactors = kBarriers + 4 * 8;  // of the head's columns, where codes are written
+  static constexpr int kBytes = kFactors + (kWideCols + kRestCols) * 4 + 1024;
 };
 
 // Half of the keys or values: two pieces of 64.
@@ -40,23 +41,25 @@ TENDON_DEVICE void copy_half(uint32_t shared, int part, const CUtensorMap& wide,
   }
 }
 
-// Codes of a warpgroup's rows: gathered at `rows`, from where they leave by eight.
+// Codes of a warpgroup's rows: gathered at `rows`, from where they leave by eight. Factors come from shared memory.
 constexpr int kCodesPitch = kWideCols + kRestCols + 8;
 template <class Result>
-TENDON_DEVICE void write_codes(uint32_t rows, const Args& a, const float (&sums)[32], const float (&rest_sums)[8],
-                               const float (&inverse)[2], int warpgroup, int head, int first_query, int b) {
+TENDON_DEVICE void write_codes(uint32_t rows, uint32_t factors, const Args& a, const float (&sums)[32],
+                               const float (&rest_sums)[8], const float (&inverse)[2], int warpgroup, int head,
+                               int first_query, int b) {
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int row = thread / 32 * 16 + lane() / 4;
-  const float* const factors = a.factors + head * a.head_cols;
 #pragma unroll
   for (int g = 0; g < 10; ++g) {
     if (g * 8 >= a.head_cols) continue;
     const float* const values = g < 8 ? sums + 4 * g : rest_sums + 4 * (g - 8);
     const int col = g * 8 + lane() % 4 * 2;
+    float of_columns[2];
+    load_two(factors + col * 4, of_columns);
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
       stage_codes(rows + (row + 8 * h) * kCodesPitch + col,
-                  codes_of_pair<Result>(values[2 * h] * inverse[h], values[2 * h + 1] * inverse[h], factors + col));
+                  codes_of_pair<Result>(values[2 * h] * inverse[h], values[2 * h + 1] * inverse[h], of_columns));
     }
   }
   warpgroup_sync(1 + warpgroup);
@@ -102,6 +105,11 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
     for (int half = 0; half < 2; ++half) copy_half<kWarpgroups>(shared, 0, wide.k, rest.k, half, head, b);
     for (int half = 0; half < 2; ++half) copy_half<kWarpgroups>(shared, 1, wide.v, rest.v, half, head, b);
     launch_dependents();
+  }
+  if constexpr (kIsCodes<Result>) {
+    const int col = static_cast<int>(threadIdx.x) - 32;  // beside the thread that copies
+    if (col >= 0 && col < a.head_cols)
+      store_shared(shared + H::kFactors + col * 4, a.factors[head * a.head_cols + col]);
   }
   block_sync();
 
@@ -173,7 +181,7 @@ __global__ void __launch_bounds__(128 * kWarpgroups, 1)
   // In place of the queries, which all of the warpgroup have read.
   warpgroup_sync(1 + warpgroup);
   if constexpr (kIsCodes<Result>) {
-    write_codes<Result>(q, a, sums, rest_sums, inverse, warpgroup, head, first_query, b);
+    write_codes<Result>(q, shared + H::kFactors, a, sums, rest_sums, inverse, warpgroup, head, first_query, b);
     return;
   }
   const int row = static_cast<int>(threadIdx.x) % 128 / 32 * 16 + lane() / 4;

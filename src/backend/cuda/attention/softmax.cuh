@@ -74,9 +74,8 @@ constexpr bool kIsCodes = sizeof(Result) == 1;
 
 // Codes of two numbers in neighbouring columns, rounded to bf16 before; `factors` are theirs.
 template <class Code>
-TENDON_DEVICE uint32_t codes_of_pair(float x, float y, const float* factors) {
-  const float2 f = __ldg(reinterpret_cast<const float2*>(factors));
-  return pack_codes(Code{}, rounded<Bf16>(x) * f.x, rounded<Bf16>(y) * f.y);
+TENDON_DEVICE uint32_t codes_of_pair(float x, float y, const float (&factors)[2]) {
+  return pack_codes(Code{}, rounded<Bf16>(x) * factors[0], rounded<Bf16>(y) * factors[1]);
 }
 TENDON_DEVICE void stage_codes(uint32_t at, uint32_t two) {
   asm volatile("st.shared.u16 [%0], %1;" ::"r"(at), "h"(static_cast<uint16_t>(two)) : "memory");

@@ -248,8 +248,20 @@ TENDON_DEVICE void join(const Ring& ring, const Maps& maps, const Args& a, const
   // In place of the queries, box by box as they lie.
   [[maybe_unused]] const uint32_t codes = ring.queries() + kWarpgroup * (kBoxes / 2) * kCodesBoxBytes;
   const int row = thread / 32 * 16 + lane() / 4;
+  constexpr int kAtOnce = 4;  // eights of columns whose factors are asked for together
+  [[maybe_unused]] float2 factors[kAtOnce][2];
 #pragma unroll
   for (int i = 0; i < kHalf / 4; ++i) {
+    if constexpr (kIsCodes<Result>) {
+      if (i % kAtOnce == 0) {
+#pragma unroll
+        for (int j = 0; j < 2 * kAtOnce; ++j) {
+          const int head = at.kv * a.group + (row + 8 * (j % 2)) % a.group;
+          const int col = head * kStreamCols + kWarpgroup * (kStreamCols / 2) + (i + j / 2) * 8 + lane() % 4 * 2;
+          factors[j / 2][j % 2] = __ldg(reinterpret_cast<const float2*>(a.factors + col));
+        }
+      }
+    }
     load_four(exchanged(1 - kWarpgroup, i), other);
     const float* const own = rows.sums + kMine + 4 * i;
     const uint32_t box = ring.queries() + (kWarpgroup * kBoxes / 2 + i / 8) * kWideBytes;
@@ -258,10 +270,9 @@ TENDON_DEVICE void join(const Ring& ring, const Maps& maps, const Args& a, const
       const float x = own[2 * h] * mine[h] + other[2 * h] * theirs[h];
       const float y = own[2 * h + 1] * mine[h] + other[2 * h + 1] * theirs[h];
       if constexpr (kIsCodes<Result>) {
-        const int head = at.kv * a.group + (row + 8 * h) % a.group;
-        const int col = head * kStreamCols + kWarpgroup * (kStreamCols / 2) + i * 8 + lane() % 4 * 2;
+        const float2& two = factors[i % kAtOnce][h];
         stage_codes(codes + i / 8 * kCodesBoxBytes + swizzled_64(row + 8 * h, i % 8 / 2) + i % 2 * 8 + lane() % 4 * 2,
-                    codes_of_pair<Result>(x, y, a.factors + col));
+                    codes_of_pair<Result>(x, y, {two.x, two.y}));
       } else {
         stage_pair(box, row + 8 * h, i % 8, x, y);
       }
