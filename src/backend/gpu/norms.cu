@@ -23,7 +23,8 @@ template <Norm kNorm, class X, class O>
 TENDON_KERNEL void __launch_bounds__(kThreads)
     norm_kernel(const X* x, int64_t x_stride, const float* gain, const float* bias, O* out, int64_t out_stride,
                 int cols, float eps) {
-  TENDON_SHARED(float, shared, kThreads / kWarpSize);
+  constexpr int kWaves = kThreads / kWarpSize;
+  TENDON_SHARED(float, shared, 2 * kWaves);
   const X* const row = x + blockIdx.x * x_stride;
   O* const to = out + blockIdx.x * out_stride;
   float kept[kKept];
@@ -48,7 +49,7 @@ TENDON_KERNEL void __launch_bounds__(kThreads)
       squares += d * d;
     }
   }
-  const float scale = 1.0F / sqrtf(block_sum(squares, shared) / width + eps);
+  const float scale = fast_inverse_root(block_sum(squares, shared + kWaves) / width + eps);
 #pragma unroll
   for (int i = 0; i < kKept; ++i) {
     const int col = i * kThreads + static_cast<int>(threadIdx.x);
@@ -72,11 +73,12 @@ template <Norm kNorm, class O, int kOctets, bool kWave>
 TENDON_KERNEL void __launch_bounds__(kWave ? kThreads : kMaxOctets)
     norm_octets_kernel(const Bf16* x, int64_t x_stride, const float* gain, const float* bias, O* out,
                        int64_t out_stride, int rows, int cols, float eps, float* scales) {
-  TENDON_SHARED(float, shared, kMaxOctets / kWarpSize);
+  constexpr int kMostWaves = kMaxOctets / kWarpSize;
+  TENDON_SHARED(float, shared, 3 * kMostWaves);
   const int64_t row = kWave ? blockIdx.x * (kThreads / kWarpSize) + wave() : blockIdx.x;
   const int first_col = (kWave ? lane() : static_cast<int>(threadIdx.x)) * 8;
   const auto col_of = [&](int octet) { return first_col + octet * kWarpSize * 8; };
-  const auto row_sum = [&](float value) { return kWave ? wave_sum(value) : block_sum(value, shared); };
+  const auto row_sum = [&](float value, float* own) { return kWave ? wave_sum(value) : block_sum(value, own); };
   launch_dependents();
   float gains[8] = {};
   float shifts[8] = {};
@@ -110,7 +112,7 @@ TENDON_KERNEL void __launch_bounds__(kWave ? kThreads : kMaxOctets)
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum += widen(kept[o].v[i]);
     }
-    mean = row_sum(sum) / width;
+    mean = row_sum(sum, shared) / width;
   }
   float squares = 0;
 #pragma unroll
@@ -119,7 +121,7 @@ TENDON_KERNEL void __launch_bounds__(kWave ? kThreads : kMaxOctets)
 #pragma unroll
     for (int i = 0; i < 8; ++i) squares += (widen(kept[o].v[i]) - mean) * (widen(kept[o].v[i]) - mean);
   }
-  const float scale = 1.0F / sqrtf(row_sum(squares) / width + eps);
+  const float scale = fast_inverse_root(row_sum(squares, shared + kMostWaves) / width + eps);
   float largest = 0.0F;  // of the results
 #pragma unroll
   for (int o = 0; o < kOctets; ++o) {
@@ -133,7 +135,7 @@ TENDON_KERNEL void __launch_bounds__(kWave ? kThreads : kMaxOctets)
     if constexpr (std::is_same_v<O, Bf16>) store_vec(out + row * out_stride + col_of(o), kept[o]);
   }
   if constexpr (!std::is_same_v<O, Bf16>) {
-    const CodeScale<O> of_row(kWave ? wave_max(largest) : block_max(largest, shared));
+    const CodeScale<O> of_row(kWave ? wave_max(largest) : block_max(largest, shared + 2 * kMostWaves));
     if (first_col == 0) scales[row] = of_row.factor;
 #pragma unroll
     for (int o = 0; o < kOctets; ++o) {

@@ -49,22 +49,19 @@ TENDON_DEVICE float wave_max(float value) {
   return value;
 }
 
-// Sum over a block of up to 1024 threads; every thread gets it. `shared` holds one float a wave.
+// Sum over a block of up to 1024 threads; every thread gets it. `shared` holds one float a wave and is used once.
 TENDON_DEVICE float block_sum(float value, float* shared) {
   value = wave_sum(value);
-  const int waves = static_cast<int>(blockDim.x) / kWarpSize;
-  block_sync();  // the previous use of `shared` is over
   if (lane() == 0) shared[wave()] = value;
   block_sync();
   float total = 0;
-  for (int i = 0; i < waves; ++i) total += shared[i];
+  for (int i = 0; i < static_cast<int>(blockDim.x) / kWarpSize; ++i) total += shared[i];
   return total;
 }
 
 // Largest over a block, in the same way.
 TENDON_DEVICE float block_max(float value, float* shared) {
   value = wave_max(value);
-  block_sync();  // the previous use of `shared` is over
   if (lane() == 0) shared[wave()] = value;
   block_sync();
   for (int i = 0; i < static_cast<int>(blockDim.x) / kWarpSize; ++i) value = fmaxf(value, shared[i]);
@@ -249,14 +246,22 @@ TENDON_DEVICE Vec<float> load_fresh_four(const Bf16* p) {
 TENDON_DEVICE float fast_exp(float x) { return __expf(x); }
 TENDON_DEVICE float fast_divide(float x, float y) { return __fdividef(x, y); }
 
-// 2ˣ and 1/x by the card's own units, to a few units in the last place; what is smaller than 2⁻¹²⁶ counts as zero.
+// 2ˣ, 1/x and 1/√x by the card's own units, to a few units in the last place; what is smaller than 2⁻¹²⁶ counts as
+// zero.
 #if defined(TENDON_SIMT)
+TENDON_DEVICE float fast_inverse_root(float x) { return 1.0F / std::sqrt(x); }
 TENDON_DEVICE float fast_exp2(float x) { return std::exp2(x); }
 TENDON_DEVICE float fast_reciprocal(float x) { return 1.0F / x; }
 #elif defined(__HIP__)
+TENDON_DEVICE float fast_inverse_root(float x) { return __builtin_amdgcn_rsqf(x); }
 TENDON_DEVICE float fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
 TENDON_DEVICE float fast_reciprocal(float x) { return __builtin_amdgcn_rcpf(x); }
 #else
+TENDON_DEVICE float fast_inverse_root(float x) {
+  float y;
+  asm("rsqrt.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
 TENDON_DEVICE float fast_exp2(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
