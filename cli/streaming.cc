@@ -24,7 +24,7 @@ constexpr int64_t kWarmUps = 20;
 constexpr int64_t kCallsAlone = 100;
 
 constexpr std::pair<const char*, PreferredHalf> kPreferred[] = {
-    {"neither", PreferredHalf::kNeither}, {"front", PreferredHalf::kFront}, {"back", PreferredHalf::kBack}};
+    {"neither", PreferredHalf::kNeither}, {"back", PreferredHalf::kBack}};
 
 double rate(const Times& times, double seconds) { return static_cast<double>(times.count()) / seconds; }
 

@@ -13,7 +13,7 @@
 namespace tendon {
 
 struct StreamOptions {
-  PreferredHalf preferred = PreferredHalf::kNeither;
+  PreferredHalf preferred = PreferredHalf::kBack;
   // Fused operations to run as their parts besides those of EngineOptions::plan. {"denoise_loop"}: kernels that come
   // and go in place of one that holds nearly the whole card from the first step to the last.
   std::vector<std::string> expand = {};

@@ -84,7 +84,7 @@ class CudaHalfStreams final : public gpu::HalfStreams {
       require(cudaStreamCreateWithPriority(&stream.handle, cudaStreamNonBlocking, first ? highest : lowest),
               "making a stream");
     };
-    make(front_, preferred == PreferredHalf::kFront);
+    make(front_, false);
     make(back_, preferred == PreferredHalf::kBack);
   }
 
