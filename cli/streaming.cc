@@ -23,8 +23,8 @@ constexpr int64_t kFrames = 3;  // that differ, in turn: more than may be under 
 constexpr int64_t kWarmUps = 20;
 constexpr int64_t kCallsAlone = 100;
 
-constexpr std::pair<const char*, PreferredHalf> kPreferred[] = {
-    {"neither", PreferredHalf::kNeither}, {"back", PreferredHalf::kBack}};
+constexpr std::pair<const char*, PreferredHalf> kPreferred[] = {{"neither", PreferredHalf::kNeither},
+                                                                {"back", PreferredHalf::kBack}};
 
 double rate(const Times& times, double seconds) { return static_cast<double>(times.count()) / seconds; }
 

@@ -66,9 +66,9 @@ struct Transfers {
   Transfer inputs, outputs;
 };
 
-// Of two halves of runs that want the device at the same time, the one that it serves first. Never the front: a back may
-// be a kernel whose blocks wait for each other, and holds what it has got until all of them are there; a front's kernel
-// that finds no room beside them, as a cluster may not, would stand in their way for ever.
+// Of two halves of runs that want the device at the same time, the one that it serves first. Never the front: a back
+// may be a kernel whose blocks wait for each other, and holds what it has got until all of them are there; a front's
+// kernel that finds no room beside them, as a cluster may not, would stand in their way for ever.
 enum class PreferredHalf { kNeither, kBack };
 
 // A list of bound operations, ready to run any number of times.

@@ -60,7 +60,7 @@ struct TailedTile : Shape {
   static constexpr bool kPairsColumns = kMakesCodes && kTail == Tail::kGelu;
   // Of gate and up, it has neighbours in its two blocks.
   static constexpr bool kPairsBlocks = kMakesCodes && kTail == Tail::kGateUp;
-  static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kTable || kTail == Tail::kGelu;
+  static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kGelu;
   // A warp copies; where multiplying needs more registers than an equal share, a warpgroup, which can give them up.
   static constexpr int kKept = 4 * Shape::kBlocks * Shape::kGroups * (Shape::kWidens ? 2 : 1);  // numbers of a thread
   static constexpr bool kShiftsRegisters = kKept > (kTail != Tail::kRope ? 128 : Shape::kScaled ? 0 : 72);
