@@ -20,7 +20,7 @@ finds 'bytes of shared memory, 8 allowed' '. 256 0 8 s_endpgm'
 finds 'no v_mfma_f32_16x16' '. 256 0 64 @bf16'
 finds 'no v_mfma_i32_32x32' '. 256 0 64 @i8x32'
 finds 'no budget for' 'tile_gemm 256 0 64 s_endpgm'
-printf '. 256 0 64 s_endpgm\n' >"$work/budgets"
+printf '. 256 0 192 s_endpgm\n' >"$work/budgets"
 "$check" "$work/budgets" "$architectures" "${objects[@]}"
 
 # A kernel that needs scratch memory and spills.

@@ -23,8 +23,8 @@ struct CodeScale {
   TENDON_DEVICE explicit CodeScale(float largest) {
     constexpr float kMost = std::is_same_v<Code, E4m3> ? kE4m3Max : 127.0F;
     const float kept = fmaxf(largest, 0x1p-110F);
-    inverse = largest > 0.0F ? kMost * fast_reciprocal(kept) : 1.0F;
-    factor = largest > 0.0F ? kept * (1.0F / kMost) : 1.0F;
+    inverse = largest > 0.0F ? kMost / kept : 1.0F;
+    factor = largest > 0.0F ? kept / kMost : 1.0F;
   }
   // Four numbers as they lie in memory.
   TENDON_DEVICE uint32_t four(float a, float b, float c, float d) const {

@@ -19,10 +19,11 @@ struct RopeTail {
 
 // y = act(x · wᵀ + bias);  with `up`: y = round(gelu_tanh(round(x · wᵀ))) · round(x · upᵀ);
 // out = y + table[row mod T],  or  round(y) + residual,  or  residual + round(round(y) · round(gate)),  or  y.
-// Roundings are to out's type, sums are f32; a kernel may leave out all but the last one. What is not wanted is undefined. With codes as operands, the product is
-// the sum times the scales of its rows. Kernels that have no `rope` write `out` and leave it
-// to launch_rope_cache; those that have need not. With `factors`, out has codes: what it would hold in bf16, times its
-// column's factor, with unit scales. Only SpecialProducts may write them (Products::prepare_codes).
+// Roundings are to out's type, sums are f32; a kernel may leave out all but the last one. What is not wanted is
+// undefined. With codes as operands, the product is the sum times the scales of its rows. Kernels that have no `rope`
+// write `out` and leave it to launch_rope_cache; those that have need not. With `factors`, out has codes: what it would
+// hold in bf16, times its column's factor, with unit scales. Only SpecialProducts may write them
+// (Products::prepare_codes).
 struct Product {
   Tensor x;              // (M, K) bf16 or f32, or codes like w
   Tensor w;              // (N, K) bf16 or f32, or codes like x

@@ -102,8 +102,9 @@ TENDON_KERNEL void __launch_bounds__(kCopyThreads) copy_octets_kernel(const Octe
   const int64_t first = static_cast<int64_t>(blockIdx.x) * kCopyThreads * kCopyOctets + threadIdx.x;
   Octet kept[kCopyOctets];
 #pragma unroll
-  for (int i = 0; i < kCopyOctets; ++i) {
-    if (first + i * kCopyThreads < count) kept[i] = from[first + i * kCopyThreads];
+  for (int i = 0; i < kCopyOctets; ++i) {  // beyond the end the last one again
+    const int64_t at = first + i * kCopyThreads;
+    kept[i] = from[at < count ? at : count - 1];
   }
 #pragma unroll
   for (int i = 0; i < kCopyOctets; ++i) {
