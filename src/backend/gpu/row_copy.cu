@@ -94,22 +94,12 @@ struct BiasActivation {
 };
 
 constexpr int kCopyThreads = 256;
-constexpr int kCopyOctets = 4;  // of a thread, all under way at once
 
 TENDON_KERNEL void __launch_bounds__(kCopyThreads) copy_octets_kernel(const Octet* from, Octet* to, int64_t count) {
   launch_dependents();
   wait_for_producers();
-  const int64_t first = static_cast<int64_t>(blockIdx.x) * kCopyThreads * kCopyOctets + threadIdx.x;
-  Octet kept[kCopyOctets];
-#pragma unroll
-  for (int i = 0; i < kCopyOctets; ++i) {  // beyond the end the last one again
-    const int64_t at = first + i * kCopyThreads;
-    kept[i] = from[at < count ? at : count - 1];
-  }
-#pragma unroll
-  for (int i = 0; i < kCopyOctets; ++i) {
-    if (first + i * kCopyThreads < count) to[first + i * kCopyThreads] = kept[i];
-  }
+  const int64_t at = static_cast<int64_t>(blockIdx.x) * kCopyThreads + threadIdx.x;
+  if (at < count) store_octet(to + at, load_octet(from + at));
 }
 
 template <class T>
@@ -175,7 +165,7 @@ void launch_gather_prefix(const GatherPrefix& a, Stream stream) {
 
 void launch_copy_octets(void* to, const void* from, size_t bytes, Stream stream) {
   const auto count = static_cast<int64_t>(bytes / sizeof(Octet));
-  launch<copy_octets_kernel>({.grid = static_cast<unsigned>(ceil_div(count, kCopyThreads * kCopyOctets)),
+  launch<copy_octets_kernel>({.grid = static_cast<unsigned>(ceil_div(count, kCopyThreads)),
                               .block = kCopyThreads,
                               .stream = stream,
                               .overlaps = true},
