@@ -106,7 +106,8 @@ Launch prepare_linear(const Op& op, const GpuContext& context) {
 
 bool can_patch_product(const Op& op) {
   const auto& a = std::get<PatchEmbed>(op.args);
-  return a.images.dtype == DType::kU8 && a.images.contiguous() && a.w.dtype == DType::kF32 &&
+  const bool constant = a.w.value < 0 && a.bias.value < 0;  // the product's operands are made of them once
+  return constant && a.images.dtype == DType::kU8 && a.images.contiguous() && a.w.dtype == DType::kF32 &&
          a.out.dtype == DType::kBf16;
 }
 Tensor patch_rows(const PatchEmbed& a, Scratch& scratch) {
