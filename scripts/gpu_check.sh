@@ -130,7 +130,7 @@ if wanted bench; then
   if [[ $backend == hip ]] && ((!quick)); then
     for precision in int8 fp8; do bench "pi0_$precision" 200 --checkpoint "synthetic:pi0$tiny" --horizon 10 --precision "$precision"; done
     budget=180
-    [[ -z $tiny ]] || budget=3
+    [[ -z $tiny ]] || budget=60
     step tune 240 "$tendon" tune --backend hip --checkpoint "synthetic:pi0$tiny" --views 3 --time-budget "$budget" --out "$out/card.csv"
     bench pi0_tuned 200 --checkpoint "synthetic:pi0$tiny" --horizon 10 --gemm-table "$out/card.csv"
   fi

@@ -18,6 +18,9 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 constexpr size_t kColdBytes = size_t{160} << 20;
 constexpr int kMostCopies = 48;
 constexpr int kRunsInGraph = 20;
+// A kernel that takes longer than a millisecond needs fewer runs to be told from its neighbours, and fewer samples.
+constexpr double kGraphUs = 20e3;
+constexpr double kMostUs = 15 * kGraphUs;  // of all samples together
 
 bool has_word(const std::string& epilogue, const std::string& word) {
   return ("+" + epilogue + "+").find("+" + word + "+") != std::string::npos;
@@ -66,9 +69,18 @@ class ProductTrial final : public gemm::Trial {
     ScopedMemory extra(*this);
     std::vector<Launch> launches;
     for (const Product& p : copies_) launches.push_back(products_.prepare_kernel(p, kernel, extra.memory()));
-    const int runs = std::max<int>(kRunsInGraph, static_cast<int>(copies_.size()));
-    launches[0](runtime_.stream());
-    runtime_.synchronize();
+    const std::unique_ptr<Event> begin = runtime_.make_event();
+    const std::unique_ptr<Event> end = runtime_.make_event();
+    const auto measured_us = [&](const auto& launch) {
+      runtime_.record(*begin);
+      launch(runtime_.stream());
+      runtime_.record(*end);
+      runtime_.synchronize();
+      return runtime_.elapsed_us(*begin, *end);
+    };
+    const double first_us = measured_us(launches[0]);
+    const int most_runs = std::max<int>(kRunsInGraph, static_cast<int>(copies_.size()));
+    const int runs = std::clamp(static_cast<int>(kGraphUs / std::max(first_us, 1.0)), 1, most_runs);
     runtime_.begin_capture();
     std::unique_ptr<Graph> graph;
     try {
@@ -78,23 +90,21 @@ class ProductTrial final : public gemm::Trial {
       runtime_.abandon_capture();
       throw;
     }
-    const std::unique_ptr<Event> begin = runtime_.make_event();
-    const std::unique_ptr<Event> end = runtime_.make_event();
     std::vector<double> samples;
+    double spent_us = 0.0;
     // Until the middle half of the samples agrees to 1 %.
     const size_t least = careful ? 9 : 4;
     const size_t most = careful ? 40 : 10;
     for (;;) {
-      runtime_.record(*begin);
-      graph->launch(runtime_.stream());
-      runtime_.record(*end);
-      runtime_.synchronize();
-      samples.push_back(runtime_.elapsed_us(*begin, *end) / runs);
+      const double graph_us = measured_us([&](Stream stream) { graph->launch(stream); });
+      samples.push_back(graph_us / runs);
+      spent_us += graph_us;
       std::ranges::sort(samples);
       const double median = samples[samples.size() / 2];
       const double spread = samples[samples.size() * 3 / 4] - samples[samples.size() / 4];
       if (samples.size() >= 2 && samples[0] > limit_us) return median;
-      if (samples.size() >= most || (samples.size() >= least && spread < 0.01 * median)) return median;
+      if (samples.size() >= most || spent_us > kMostUs) return median;
+      if (samples.size() >= least && spread < 0.01 * median) return median;
     }
   }
 
