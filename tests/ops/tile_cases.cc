@@ -53,6 +53,18 @@ Case tile_to_codes_case(const ProductShape& s, bool gate_up, DType codes) {
                  : made(normed_linear(m, s, kBf16, codes, Activation::kGeluTanh));
 }
 
+// A product with a table: patch embedding of pictures of 24 patches.
+Case tile_patch_case(int64_t count, int64_t cols) {
+  Maker m;
+  const PatchEmbed a{.images = m.plain(kU8, {count, 20, 30, 3}, integers(0, 256)),
+                     .w = m.weight(kF32, cols, 75),
+                     .bias = m.vector(cols),
+                     .positions = m.plain(kF32, {24, cols}, normal()),
+                     .out = m.out(kBf16, {24 * count, cols}),
+                     .patch = 5};
+  return m.make(fmt::format("tile_{}x{}", 24 * count, cols), a);
+}
+
 }  // namespace
 
 std::vector<Case> tile_cases() {
@@ -62,6 +74,8 @@ std::vector<Case> tile_cases() {
     list.push_back(tile_case({300, 328, 264 + 8 * i, i % 3 == 2 ? Follows::kBias : Follows::kResidual}, kBf16));
   }
   for (int64_t i = 0; i < 2; ++i) list.push_back(tile_case({300, 328, 264 + 8 * i, Follows::kGelu}, kBf16));
+  for (int64_t count = 9; count < 14; ++count) list.push_back(tile_patch_case(count, 328));  // M tells rows apart
+  list.push_back(tile_patch_case(60, 1160));
   list.push_back(tile_case({1304, 1160, 136, Follows::kResidual}, kBf16));  // several tiles a block
   list.push_back(tile_case({1304, 1160, 144, Follows::kResidual}, kBf16));
   for (const auto& [codes, tiles] : {std::pair{DType::kI8, 10}, std::pair{DType::kE4m3, 5}}) {

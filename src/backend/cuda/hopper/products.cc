@@ -53,7 +53,7 @@ class HopperProducts final : public SpecialProducts {
   std::string_view name() const override { return "wgmma"; }
   bool exists(std::string_view kernel) const override {
     for (const DType operands : {DType::kBf16, DType::kI8, DType::kE4m3}) {
-      for (const Tail tail : {Tail::kPlain, Tail::kGelu, Tail::kGateUp, Tail::kRope}) {
+      for (const Tail tail : {Tail::kPlain, Tail::kTable, Tail::kGelu, Tail::kGateUp, Tail::kRope}) {
         if (find(tiles_of(operands, tail, DType::kBf16), kernel) != nullptr) return true;
       }
     }
@@ -87,6 +87,8 @@ class HopperProducts final : public SpecialProducts {
     switch (tail) {
       case Tail::kPlain:
         return pick(plain_tiles(), plain_i8_tiles(), plain_e4m3_tiles());
+      case Tail::kTable:
+        return pick(table_tiles(), {}, {});
       case Tail::kGelu:
         return pick(gelu_tiles(), gelu_i8_tiles(), {});
       case Tail::kGateUp:
@@ -98,10 +100,11 @@ class HopperProducts final : public SpecialProducts {
   }
   static Tiles tiles_for(const Product& p) {
     const bool gelu = p.activation == Activation::kGeluTanh;
-    const Tail tail = p.rope.defined() ? Tail::kRope
-                      : p.up.defined() ? Tail::kGateUp
-                      : gelu           ? Tail::kGelu
-                                       : Tail::kPlain;
+    const Tail tail = p.rope.defined()    ? Tail::kRope
+                      : p.up.defined()    ? Tail::kGateUp
+                      : p.table.defined() ? Tail::kTable
+                      : gelu              ? Tail::kGelu
+                                          : Tail::kPlain;
     return tiles_of(p.w.dtype, tail, p.out.dtype);
   }
   static const TileInstance* find(Tiles tiles, std::string_view kernel) {
@@ -125,7 +128,9 @@ bool HopperProducts::takes(const Product& p, const TileInstance& tile) {
       !p.up.defined() || (operand_fits(p.up) && p.up.dtype == p.w.dtype && constant(p.up) &&
                           p.up.row_stride == p.w.row_stride && up_bytes(p) > 0 && up_bytes(p) < int64_t{1} << 40);
   const bool tail_fits =
-      !p.table.defined() && !p.gate.defined() && p.activation != Activation::kSilu &&
+      (!p.table.defined() || (!p.residual.defined() && !p.up.defined() && !p.rope.defined() &&
+                              p.activation == Activation::kNone && constant(p.table))) &&
+      !p.gate.defined() && p.activation != Activation::kSilu &&
       (!p.residual.defined() || (!p.up.defined() && p.activation == Activation::kNone && aligned_rows(p.residual))) &&
       (!p.up.defined() || (!p.bias.defined() && p.activation == Activation::kNone));
   const bool rope_fit = !p.rope.defined() || rope_fits(p, tile.shape.weights / tile.shape.cluster_tokens);
@@ -224,7 +229,10 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
                       .up_scales = p.up.scales,
                       .rope = rope,
                       .factors = p.factors.as<float>(),
-                      .out_scales = p.out.scales};
+                      .out_scales = p.out.scales,
+                      .table = p.table.as<const float>(),
+                      .table_stride = p.table.row_stride,
+                      .table_rows = p.table.defined() ? static_cast<int>(p.table.rows()) : 0};
   // A cluster takes tile after tile, but only one where its blocks share out K.
   const int clusters = shape.parts > 1 ? args.tiles : std::min(args.tiles, at_once);
   return [=](Stream stream) { tile->launch(maps, args, clusters, stream); };

@@ -31,7 +31,7 @@ struct WgmmaTile {
   static constexpr int kCluster = kClusterWeights * kClusterTokens * kParts;
   static constexpr int kWeights = 64 * kBlocks * kWarpgroups;
   static constexpr int kGroups = kTokens / 8;
-  // Sums of e4m3 products lose bits along K: where there are registers for it, they are added up in f32 stage by stage.
+  // Sums of e4m3 products lose bits along K, which is mended where there are registers for it.
   static constexpr bool kWidens = std::is_same_v<Operand, E4m3> && 8 * kBlocks * kGroups <= 208;
   static constexpr int kMultipliers = 128 * kWarpgroups;
   static constexpr int kStageBytes = (kWeights + kTokens) * kRowBytes;
@@ -60,9 +60,12 @@ struct TailedTile : Shape {
   static constexpr bool kPairsColumns = kMakesCodes && kTail == Tail::kGelu;
   // Of gate and up, it has neighbours in its two blocks.
   static constexpr bool kPairsBlocks = kMakesCodes && kTail == Tail::kGateUp;
-  static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kGelu;
+  static constexpr bool kGathers = kTail == Tail::kPlain || kTail == Tail::kTable || kTail == Tail::kGelu;
+  // Sums are added up in f32 stage by stage: where the tensor cores lose bits along K, and on the rows of a table,
+  // which would cost every step of them bits.
+  static constexpr bool kAddsUp = Shape::kWidens || kTail == Tail::kTable;
   // A warp copies; where multiplying needs more registers than an equal share, a warpgroup, which can give them up.
-  static constexpr int kKept = 4 * Shape::kBlocks * Shape::kGroups * (Shape::kWidens ? 2 : 1);  // numbers of a thread
+  static constexpr int kKept = 4 * Shape::kBlocks * Shape::kGroups * (kAddsUp ? 2 : 1);  // numbers of a thread
   static constexpr bool kShiftsRegisters = kKept > (kTail != Tail::kRope ? 128 : Shape::kScaled ? 0 : 72);
   static constexpr int kThreads = Shape::kMultipliers + (kShiftsRegisters ? 128 : 32);
   static constexpr int kStrips = Shape::kWarpgroups * Shape::kBlocks;  // of 64 columns

@@ -48,6 +48,29 @@ template <class T>
 using Step = std::conditional_t<std::is_same_v<typename T::Operand, int8_t>, WgmmaI8<T::kGroups>,
                                 std::conditional_t<T::kScaled, WgmmaE4m3<T::kGroups>, Wgmma<T::kGroups>>>;
 
+// The rows of a table, with which what a tile adds up begins.
+template <class T>
+TENDON_DEVICE void begin_totals(const TileArgs& a, int first_col, int first_token,
+                                float (&totals)[T::kBlocks][4 * T::kGroups]) {
+  const int warp = static_cast<int>(threadIdx.x) / 32 % 4;
+#pragma unroll
+  for (int g = 0; g < T::kGroups; ++g) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int token = first_token + g * 8 + lane() % 4 * 2 + i;
+      const float* const row = a.table + token % a.table_rows * a.table_stride;
+#pragma unroll
+      for (int block = 0; block < T::kBlocks; ++block) {
+#pragma unroll
+        for (int h = 0; h < 2; ++h) {
+          const int col = column_of<T>(first_col + block * 64, warp, h);
+          totals[block][4 * g + 2 * h + i] = token < a.rows && col < a.cols ? __ldg(row + col) : 0.0F;
+        }
+      }
+    }
+  }
+}
+
 // One warpgroup multiplies and finishes its rows of every tile.
 template <class T>
 TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* out, const Place<T>& place,
@@ -108,8 +131,9 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* 
     const auto finish = [&]<class Sum>(const Sum(&whole)[T::kBlocks][4 * T::kGroups]) {
       finish_tile<T, Sum>({whole, scales, ring, warpgroup}, a, out, place, tile, first_col, bias, factors);
     };
-    if constexpr (T::kWidens) {
+    if constexpr (T::kAddsUp) {
       float totals[T::kBlocks][4 * T::kGroups] = {};
+      if constexpr (T::kTail == Tail::kTable) begin_totals<T>(a, first_col, place.first_token(a, tile), totals);
       for (int step = begin; step < end; ++step, ring.next()) {
         wait_phase(ring.full(), ring.phase);
         multiply_stage(sums, ring, false);

@@ -43,10 +43,14 @@ struct TileArgs {
   // Of tiles that write codes: (cols) factors, and where the rows' scales go, which are 1.
   const float* factors;
   float* out_scales;
+  // Of products with a table: (table_rows, cols), added to row `token mod table_rows`.
+  const float* table;
+  int64_t table_stride;
+  int table_rows;
 };
 
-// What follows a product.
-enum class Tail { kPlain, kGelu, kGateUp, kRope };  // bias and residual; bias and GELU; GELU(gate) · up; rotation
+// What follows a product: bias and residual; bias and a table; bias and GELU; GELU(gate) · up; rotation.
+enum class Tail { kPlain, kTable, kGelu, kGateUp, kRope };
 
 // Of K in a stage, in pairs of bytes: 64 bf16 or 128 codes, which copies and their descriptions do not tell apart.
 constexpr int kDepth = 64;
@@ -69,6 +73,7 @@ struct TileInstance {
 };
 
 std::span<const TileInstance> plain_tiles();
+std::span<const TileInstance> table_tiles();
 std::span<const TileInstance> gelu_tiles();
 std::span<const TileInstance> gate_up_tiles();
 std::span<const TileInstance> rope_tiles();
