@@ -53,8 +53,9 @@ void ModelOptions::add_to(CLI::App& app, bool checkpoint_required) {
   app.add_option(
          "--codes", codes,
          "which products have 8-bit operands with fp8 and int8, one or several: prefix (default), vision-normed "
-         "(the tower's q, k, v, fc1 and the projector), vision (all of the tower's), expert")
-      ->check(CLI::IsMember({"vision", "vision-normed", "prefix", "expert"}));
+         "(the tower's q, k, v, fc1 and the projector), vision (all of the tower's), expert; or expert-weights: the "
+         "expert's weights alone, which the denoise loop as one kernel streams as codes")
+      ->check(CLI::IsMember({"vision", "vision-normed", "prefix", "expert", "expert-weights"}));
   app.add_option("--scales", scales,
                  "of 8-bit operands behind attention and GELU: rows (as they come) | static (from the file that tendon "
                  "tune --calibrate left beside the checkpoint) | such a file elsewhere")
@@ -121,7 +122,10 @@ EngineOptions ModelOptions::engine_options(const ModelConfig& config, const Chec
     options.coded = {.vision_normed = has("vision") || has("vision-normed"),
                      .vision_rest = has("vision"),
                      .prefix = has("prefix"),
-                     .expert = has("expert")};
+                     .expert = has("expert"),
+                     .expert_weights = has("expert-weights")};
+    if (options.coded.expert && options.coded.expert_weights)
+      throw_bad_use("--codes: expert has its weights as codes anyway; leave out expert or expert-weights");
   }
   if (scales != kRowScales)
     options.operand_maxima = std::make_shared<const OperandMaxima>(read_maxima(scales_file(), config));

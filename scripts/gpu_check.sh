@@ -165,6 +165,15 @@ if wanted golden; then
         --observations 16 --out "$scales"
       step "golden_${variant}_static" 120 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant" \
         --precision int8 --codes vision prefix --scales "$scales" --against "$golden"
+      # All of 8-bit operands, with the expert's weights as codes in the persistent loop.
+      all=(--backend "$backend" --checkpoint "synthetic:$variant" --precision int8 --codes vision prefix expert-weights
+        --scales "$scales")
+      step "golden_${variant}_all" 120 "$tendon" check "${all[@]}" --against "$golden"
+      step "repeat_${variant}_all" 60 "$tendon" check "${all[@]}" --horizon 10 --against none --repeat-identical 1000
+      prompt=$([[ $variant == pi0 ]] || echo '--prompt-tokens 200')
+      # shellcheck disable=SC2086  # two words or none
+      step "bench_${variant}_int8_all" 90 "$tendon" bench "${all[@]}" --horizon 10 $prompt --iters 300 \
+        --json "$out/bench/${variant}_int8_all.json"
     fi
     step "stages_$variant-tiny" 60 "$tendon" check --backend "$backend" --checkpoint "synthetic:$variant-tiny" --precision f32 "${less[@]}"
   done

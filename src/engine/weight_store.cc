@@ -41,6 +41,11 @@ DType kept_dtype(const WeightSpec& spec, DType stored, DType compute, const Code
   return is_scaled(compute) && coded.holds(spec.role) ? compute : DType::kBf16;
 }
 
+// Whether its numbers become those that i8 codes with a scale for each row can hold.
+bool is_rounded(const WeightSpec& spec, DType compute, const CodedProducts& coded) {
+  return spec.role == WeightRole::kExpertMatrix && is_scaled(compute) && coded.expert_weights && !coded.expert;
+}
+
 // Patch kernels are stored as (W, 3, P, P) and used as rows of 3·P·P.
 Tensor as_matrix(const Tensor& tensor) {
   if (tensor.shape.rank() != 4) return tensor;
@@ -74,6 +79,10 @@ class BlockBuilder {
            const std::vector<float>* columns = nullptr) {
     items_.push_back({host, dtype, target, name, columns});
   }
+  // A weight in bf16 that is rounded to i8 codes.
+  void add_rounded(const Tensor& host, Tensor* target, const std::string& name) {
+    items_.push_back({host, DType::kBf16, target, name, nullptr, true});
+  }
 
   // Matrices come first, in the order of the visit: q, k and v of a layer, and gate and up, lie one behind the other,
   // so that a backend can run them as one product. So do their scales, behind all else.
@@ -101,6 +110,7 @@ class BlockBuilder {
     }
     quantize();
     fill(as_they_are, memory);
+    round();
     return block;
   }
   size_t made_bytes() const { return made_bytes_; }
@@ -115,6 +125,7 @@ class BlockBuilder {
     Tensor* target;
     std::string name;
     const std::vector<float>* columns;
+    bool is_rounded = false;
     size_t offset = 0, scales_offset = 0;
     bool is_quantized() const { return is_scaled(dtype); }
     size_t bytes() const { return static_cast<size_t>(host.elements()) * dtype_bytes(dtype); }
@@ -208,14 +219,50 @@ class BlockBuilder {
       const Tensor& factors = std::get<Cast>(casts[i].args).factors;
       if (factors.defined()) backend_.upload(factors.data, group[i]->columns->data(), factors.bytes());
     }
-    const Status status = backend_.prepare(std::move(casts), nullptr, 0, {})->run(nullptr);
-    if (!status.is_ok()) throw_device("Casting weights: {}", status.message());
+    run(std::move(casts));
     if (!finite_codes_) return;
     for (const Item* item : group) {  // their scales tell
       std::vector<float> scales(static_cast<size_t>(item->host.rows()));
       backend_.download(scales.data(), item->target->scales, item->scales_bytes());
       require_finite(item->name, std::span<const float>(scales), "row");
     }
+  }
+
+  // To codes and back, some weights at a time.
+  void round() {
+    const auto codes_bytes = [](const Tensor& t) {
+      return aligned(static_cast<size_t>(t.elements()), kAlignmentBytes);
+    };
+    const auto scales_bytes = [](const Tensor& t) {
+      return aligned(static_cast<size_t>(t.rows()) * sizeof(float), kAlignmentBytes);
+    };
+    for (auto next = items_.begin(); next != items_.end();) {
+      std::vector<const Item*> group;
+      size_t bytes = 0;
+      for (; next != items_.end() && bytes < kStagedBytes; ++next) {
+        if (!next->is_rounded) continue;
+        group.push_back(&*next);
+        bytes += codes_bytes(*next->target) + scales_bytes(*next->target);
+      }
+      if (group.empty()) continue;
+      const DeviceBlock staged(backend_, bytes);
+      std::vector<Op> casts;
+      char* at = static_cast<char*>(staged.data());
+      for (const Item* item : group) {
+        const Tensor& weight = *item->target;
+        Tensor codes(DType::kI8, weight.shape, at);
+        codes.scales = reinterpret_cast<float*>(at + codes_bytes(weight));
+        at += codes_bytes(weight) + scales_bytes(weight);
+        casts.push_back({Cast{.x = weight, .out = codes}, item->name});
+        casts.push_back({Cast{.x = codes, .out = weight}, item->name});
+      }
+      run(std::move(casts));
+    }
+  }
+
+  void run(std::vector<Op> casts) {
+    const Status status = backend_.prepare(std::move(casts), nullptr, 0, {})->run(nullptr);
+    if (!status.is_ok()) throw_device("Casting weights: {}", status.message());
   }
 
   Backend& backend_;
@@ -270,6 +317,9 @@ WeightStore::WeightStore(Backend& backend, const Weights& host, const ModelConfi
       require_finite(spec.name, std::span<const double>(to_doubles(stored)), "element");
     if (!is_needed(spec, folds)) {
       tensor = {};
+    } else if (is_rounded(spec, compute, coded)) {
+      block.add_rounded(stored, &tensor, spec.name);
+      weights_.expert.rounded_to_i8 = true;
     } else if (backend.uses_host_memory() && stored.dtype == dtype) {
       tensor = stored.data != nullptr ? stored : values_of(host.source, spec.name, stored);
       in_place_bytes_ += stored.bytes();

@@ -15,7 +15,8 @@ class WeightStore {
   // `host` and its source must outlive the store when weights are used in place. Weights without host memory are made
   // on the device where it can, else by their source. `compute` is f32, bf16, e4m3 or i8: matrices become bf16 in a
   // bf16 engine, those of `coded` codes with a scale for each row in the last two; an f32 engine keeps bf16 ones as
-  // they are (kernels widen them, which is exact) and f32 ones as f32. With `maxima`, what is behind attention and GELU
+  // they are (kernels widen them, which is exact) and f32 ones as f32. `coded.expert_weights` rounds the expert's
+  // matrices to what i8 codes can hold, in the last two. With `maxima`, what is behind attention and GELU
   // gets static scales where it has codes. Throws Error(kBadInput) then, naming a weight that is kept in codes or in
   // f32 and holds a number that is not finite.
   WeightStore(Backend& backend, const Weights& host, const ModelConfig& config, const Folds& folds, DType compute,

@@ -279,6 +279,7 @@ DenoiseLoop loop_of(const Call& call, const SuffixRows& layout, const Tensor& no
                    .action_out = w.action_out.w,
                    .action_out_bias = w.action_out.bias,
                    .layers = {},
+                   .weights_are_codes = w.expert.rounded_to_i8,
                    .parts = std::make_shared<const std::vector<Op>>(std::move(parts)),
                    .steps = steps,
                    .eps = c.eps,

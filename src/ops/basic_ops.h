@@ -201,9 +201,10 @@ struct ConcatRow {
   }
 };
 
-// out = x in out's type.  x, out (M, W). To e4m3 or i8, a row gets the scale that makes its largest magnitude the
-// largest code, 448 or 127 (RowScale of base/dtype.h); with factors (W) f32, x[r] · factors in place of x[r], and
-// `unit_scales` among them: the scale 1, and what is larger than the largest code becomes that code.
+// out = x in out's type.  x, out (M, W). From e4m3 or i8: scale · code, in f32. To them, from numbers: a row gets the
+// scale that makes its largest magnitude the largest code, 448 or 127 (RowScale of base/dtype.h); with factors (W) f32,
+// x[r] · factors in place of x[r], and `unit_scales` among them: the scale 1, and what is larger than the largest code
+// becomes that code.
 struct Cast {
   static constexpr const char* kName = "cast";
   Tensor x, factors = {}, out;

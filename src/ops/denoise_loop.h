@@ -36,6 +36,7 @@ struct DenoiseLoop {
   Tensor frozen = {};                                   // (B·H) i32
   std::vector<float> times = {}, guidance_scales = {};  // of every step; the scales with `guidance`
   std::vector<Layer> layers;
+  bool weights_are_codes = false;  // rows of bf16 matrices hold multiples of a number, ±127 times it at most
   std::shared_ptr<const std::vector<Op>> parts;
   int64_t steps = 0;
   float eps = 1e-6F, dt = 0.0F;

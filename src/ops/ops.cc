@@ -143,6 +143,7 @@ void check(const ConcatRow& a, const Rules& r) {
 }
 void check(const Cast& a, const Rules& r) {
   r.same_matrix(a.x, a.out, "x and out of one shape");
+  r.require(!is_scaled(a.x.dtype) || !is_scaled(a.out.dtype), "numbers, not codes, that become codes");
   r.vector(a.factors, a.x.cols(), "W f32 factors");
   r.require(is_scaled(a.out.dtype) || !a.factors.defined(), "codes where there are factors");
   r.require(a.factors.defined() || !a.unit_scales, "factors for unit scales");

@@ -144,6 +144,7 @@ TEST_F(Cli, BadUseIsExplainedWithExitCode2) {
       {plus(info, {"--precision", "fp4"}), {"--precision", "fp4", "bf16"}},
       {plus(info, {"--precision", "int8", "--codes", "tower"}), {"--codes", "tower", "vision"}},
       {plus(info, {"--codes", "vision"}), {"--codes vision", "bf16", "--precision int8"}},
+      {plus(info, {"--precision", "int8", "--codes", "expert", "expert-weights"}), {"--codes", "expert-weights"}},
       {plus(bench, {"--codes", "vision", "--sweep", "precision=bf16,f32"}), {"--codes vision", "bf16, f32"}},
       {{"ladder", "--checkpoint", "synthetic:pi0-tiny", "--precision", "f32", "--codes", "vision"}, {"--codes", "f32"}},
       {plus(info, {"--variant", "pi1"}), {"--variant", "pi1", "pi05"}},
@@ -432,6 +433,7 @@ TEST_F(Cli, SynthInfoRunBenchCheck) {
     for (const Args& more :
          {Args{}, Args{"--precision", "f32"}, Args{"--precision", "fp8"}, Args{"--precision", "int8"},
           Args{"--precision", "int8", "--codes", "vision", "prefix", "expert"},
+          Args{"--precision", "int8", "--codes", "prefix", "expert-weights"},
           Args{"--precision", "fp8", "--codes", "vision", "expert"}, Args{"--batch", "2", "--views", "1"},
           Args{"--precision", "f32", "--fold-off", "state_token_once", "--fold-off", "time_tables"}}) {
       const json check = run_json(plus({"check", "--checkpoint", checkpoint, "--threads", "1", "--json"}, more));

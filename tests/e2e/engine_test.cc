@@ -614,6 +614,49 @@ TEST_P(EngineTest, CodesAreWhereTheyAreAskedFor) {
   }
 }
 
+// The expert's weights alone: bf16 numbers, of which each row holds multiples of a 127th of its largest.
+TEST_P(EngineTest, ExpertWeightsAreRoundedToCodes) {
+  if (GetParam().precision == DType::kF32) GTEST_SKIP() << "f32 has no codes";
+  EngineOptions plain = options();
+  EngineOptions rounded = options();
+  plain.coded.prefix = rounded.coded.prefix = false;
+  rounded.coded.expert_weights = true;
+  Engine before = make(model_, plain);
+  Engine after = make(model_, rounded);
+  const bool has_codes = is_scaled(GetParam().precision);
+  EXPECT_EQ(after.store().weights().expert.rounded_to_i8, has_codes);
+  EXPECT_FALSE(before.store().weights().expert.rounded_to_i8);
+  const auto numbers = [](const Tensor& t) { return to_doubles(t); };
+  double most = 0.0;
+  for (const auto member : {&GemmaLayerWeights::q, &GemmaLayerWeights::o, &GemmaLayerWeights::down}) {
+    const Tensor& from = before.store().weights().expert.layers[1].*member;
+    const Tensor& to = after.store().weights().expert.layers[1].*member;
+    ASSERT_EQ(to.dtype, DType::kBf16);
+    const std::vector<double> old = numbers(from);
+    const std::vector<double> now = numbers(to);
+    if (!has_codes) {
+      EXPECT_EQ(old, now);
+      continue;
+    }
+    for (int64_t row = 0; row < from.rows(); ++row) {
+      double largest = 0.0;
+      for (int64_t col = 0; col < from.cols(); ++col)
+        largest = std::max(largest, std::abs(old[static_cast<size_t>(row * from.cols() + col)]));
+      for (int64_t col = 0; col < from.cols(); ++col) {
+        const auto at = static_cast<size_t>(row * from.cols() + col);
+        const double code = std::round(old[at] / largest * 127);
+        EXPECT_NEAR(now[at], code * largest / 127, std::abs(now[at]) * 0x1p-8) << row << " " << col;
+        most = std::max(most, std::abs(now[at] - old[at]));
+      }
+    }
+  }
+  EXPECT_EQ(most > 0.0, has_codes);
+  const std::vector<float> actions = infer(after, Request(model_.config, 1));
+  const std::vector<float> unrounded = infer(before, Request(model_.config, 1));
+  EXPECT_EQ(same_bytes(actions, unrounded), !has_codes);
+  EXPECT_LT(max_abs_difference(actions, unrounded), 0.1);
+}
+
 TEST_P(EngineTest, StoredPrecisionDoesNotMatter) {
   const StoredMap base = representable(directory());
   const std::vector<std::pair<std::string, std::vector<DType>>> ways = {

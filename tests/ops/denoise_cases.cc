@@ -1,6 +1,8 @@
 #include "denoise_cases.h"
 
+#include <algorithm>
 #include <array>
+#include <cmath>
 #include <memory>
 
 #include "maker.h"
@@ -22,6 +24,7 @@ struct LoopShape {
   int64_t layers, steps;
   int64_t unseen = 3;  // cached keys behind those, and behind the loop's own rows: NaN
   Chunking chunking = Chunking::kNone;
+  bool codes = false;  // weights that are codes
 };
 
 // The loop's operation and, as its parts, the same in small operations.
@@ -49,6 +52,7 @@ class Loop {
     const int64_t width = net_.width;
     const int64_t q = net_.heads * net_.head_dim;
     loop_.steps = shape_.steps;
+    loop_.weights_are_codes = shape_.codes;
     loop_.dt = -1.0F / static_cast<float>(shape_.steps);
     loop_.scale = 1.0F / std::sqrt(static_cast<float>(net_.head_dim));
     loop_.noise = m_.data(kF32, {shape_.horizon, net_.actions});
@@ -81,13 +85,13 @@ class Loop {
       const auto gain = [&] { return shape_.adaptive ? Tensor{} : m_.vector(width); };
       DenoiseLoop::Layer layer{.input_gain = gain(),
                                .post_gain = gain(),
-                               .q = m_.weight(kBf16, q, width),
-                               .k = m_.weight(kBf16, net_.head_dim, width),
-                               .v = m_.weight(kBf16, net_.head_dim, width),
-                               .o = m_.weight(kBf16, width, q),
-                               .gate = m_.weight(kBf16, net_.mlp, width),
-                               .up = m_.weight(kBf16, net_.mlp, width),
-                               .down = m_.weight(kBf16, width, net_.mlp),
+                               .q = matrix(q, width),
+                               .k = matrix(net_.head_dim, width),
+                               .v = matrix(net_.head_dim, width),
+                               .o = matrix(width, q),
+                               .gate = matrix(net_.mlp, width),
+                               .up = matrix(net_.mlp, width),
+                               .down = matrix(width, net_.mlp),
                                .k_cache = cache(),
                                .v_cache = cache()};
       loop_.layers.push_back(layer);
@@ -109,6 +113,18 @@ class Loop {
     action_rows_ = m_.plain(kI32, {shape_.horizon}, counting(leading_));
     state_rows_ = m_.plain(kI32, {1}, counting(0));
     loop_.actions = m_.out(kF32, {shape_.horizon, net_.actions});
+  }
+
+  // As codes: whole numbers, in each row one of 127, times a number of the row's. Some rows are zero.
+  Tensor matrix(int64_t rows, int64_t cols) {
+    if (!shape_.codes) return m_.weight(kBf16, rows, cols);
+    return m_.plain(kBf16, {rows, cols}, [cols](Random& random, int64_t i) {
+      const int64_t row = i / cols;
+      const double normal = std::clamp(std::round(36 * random.normal()), -127.0, 127.0);
+      const double code = i % cols == row * 37 % cols ? (row % 2 == 0 ? 127 : -127) : normal;
+      const double unit = row % 61 == 60 ? 0.0 : (1.0 + 0.013 * static_cast<double>(row % 77)) / 54;
+      return code * unit / std::sqrt(static_cast<double>(cols));
+    });
   }
 
   struct Modulation {
@@ -252,10 +268,11 @@ double most_difference(const LoopShape& shape) {
 
 Case loop_case(const Network& network, const LoopShape& shape, const char* width) {
   constexpr std::array kChunking = {"", "_guided", "_inpaint"};
-  Case made = Loop(network, shape)
-                  .make(fmt::format("{}{}_h{}_keys{}_layers{}_steps{}{}", width, shape.adaptive ? "adaptive" : "plain",
-                                    shape.horizon, shape.keys, shape.layers, shape.steps,
-                                    kChunking[static_cast<size_t>(shape.chunking)]));
+  Case made =
+      Loop(network, shape)
+          .make(fmt::format("{}{}_h{}_keys{}_layers{}_steps{}{}{}", width, shape.adaptive ? "adaptive" : "plain",
+                            shape.horizon, shape.keys, shape.layers, shape.steps,
+                            kChunking[static_cast<size_t>(shape.chunking)], shape.codes ? "_codes" : ""));
   made.most_difference = most_difference(shape);
   return made;
 }
@@ -291,10 +308,24 @@ std::vector<Case> denoise_loop_cases() {
         cases.back().slow = true;
       }
     }
+    // Weights that are codes, which only the kernel for few rows reads as such.
+    constexpr Chunking kNo = Chunking::kNone;
+    cases.push_back(loop_case(kNarrow, {adaptive, 5, 21, 2, 3, 3, kNo, true}, "narrow_"));
+    for (const LoopShape& shape :
+         {LoopShape{adaptive, 1, 1, 1, 1, 3, kNo, true}, LoopShape{adaptive, 10, 33, 2, 2, 3, kNo, true},
+          LoopShape{adaptive, 12 - leading, 788, 1, 1, 3, kNo, true}, LoopShape{adaptive, 50, 33, 1, 1, 3, kNo, true},
+          LoopShape{adaptive, 10, 33, 1, 3, 3, Chunking::kGuided, true},
+          LoopShape{adaptive, 10, 33, 1, 3, 3, Chunking::kInpaint, true}}) {
+      cases.push_back(loop_case(kExpert, shape, shape.horizon == 1 ? "least_" : ""));
+      cases.back().slow = true;
+    }
     // The persistent loop by itself, as a call runs it.
-    for (const int64_t horizon : {10, 50}) {
-      cases.push_back(loop_case(kExpert, {adaptive, horizon, adaptive ? 968 : 788, 18, 10, 0}, ""));
-      cases.back().bench = cases.back().timed_only = true;
+    for (const bool codes : {false, true}) {
+      for (const int64_t horizon : {10, 50}) {
+        if (codes && horizon != 10) continue;
+        cases.push_back(loop_case(kExpert, {adaptive, horizon, adaptive ? 968 : 788, 18, 10, 0, kNo, codes}, ""));
+        cases.back().bench = cases.back().timed_only = true;
+      }
     }
   }
   return cases;

@@ -601,7 +601,11 @@ void compute(const Cast& a, Buffers& buffers) {
     return;
   }
   for (int64_t row = 0; row < out.rows(); ++row) {
-    for (int64_t col = 0; col < out.cols(); ++col) out.store(row, col, x.at(row, col).value, x.at(row, col).bound);
+    for (int64_t col = 0; col < out.cols(); ++col) {
+      const Number number = x.at(row, col);
+      const double scaling = is_scaled(a.x.dtype) ? kF32Unit * std::fabs(number.value) : 0.0;
+      out.store(row, col, number.value, number.bound + scaling);
+    }
   }
 }
 

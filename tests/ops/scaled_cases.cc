@@ -51,6 +51,15 @@ void add_scaled(List& list, DType codes) {
       list.add(std::move(made));
     }
   }
+  for (const MatrixShape& s : rows) {
+    for (const DType dtype : {kF32, kBf16}) {
+      Maker m(s.margin);
+      Case made = m.make(fmt::format("of_{}_{}.{}", type, s.name, type_word(dtype)),
+                         Cast{.x = m.data(codes, {s.rows, s.cols}), .out = m.out(dtype, {s.rows, s.cols})});
+      made.slow = s.real;
+      list.add(std::move(made));
+    }
+  }
   for (const MatrixShape& s : rows) {  // weights at the start, and operands with static scales
     for (const bool unit : {false, true}) {
       for (const DType dtype : {kF32, kBf16}) {

@@ -1,7 +1,8 @@
-// cast: out = x in out's type; to codes with a scale for each row, of x or x times factors.
+// cast: out = x in out's type; to codes with a scale for each row, of x or x times factors; from such codes.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <type_traits>
 
 #include "backend/cpu/op_table.h"
 #include "backend/cpu/tile.h"
@@ -54,6 +55,35 @@ TENDON_CPU_CLONES void quantize_rows(const Cast& a, int64_t begin, int64_t end) 
   }
 }
 
+template <class Code>
+TENDON_CPU_INLINE void widen_codes(const Cast& a, int64_t row, int64_t col, int64_t count, float* numbers) {
+  const auto* const codes = row_pointer<const Code>(a.x, row, col);
+  const float scale = a.x.scales[row];
+  for (int64_t i = 0; i < count; ++i) {
+    if constexpr (std::is_same_v<Code, E4m3>) {
+      numbers[i] = to_float(codes[i]) * scale;
+    } else {
+      numbers[i] = static_cast<float>(codes[i]) * scale;
+    }
+  }
+}
+
+TENDON_CPU_CLONES void cast_codes(const Cast& a, int64_t begin, int64_t end) {
+  float tile[kTile];
+  for (int64_t row = begin; row < end; ++row) {
+    for (int64_t col = 0; col < a.out.cols(); col += kTile) {
+      const int64_t count = std::min(kTile, a.out.cols() - col);
+      float* const numbers = tile_target(a.out, row, col, tile);
+      if (a.x.dtype == DType::kE4m3) {
+        widen_codes<E4m3>(a, row, col, count, numbers);
+      } else {
+        widen_codes<int8_t>(a, row, col, count, numbers);
+      }
+      store_tile(a.out, row, col, count, numbers);
+    }
+  }
+}
+
 TENDON_CPU_CLONES void cast_rows(const Cast& a, int64_t begin, int64_t end) {
   float tile[kTile];
   const int64_t width = a.out.cols();
@@ -65,10 +95,12 @@ TENDON_CPU_CLONES void cast_rows(const Cast& a, int64_t begin, int64_t end) {
   }
 }
 
-bool can_cast(const Cast& a) { return all_float(a.x) && (all_float(a.out) || is_scaled(a.out.dtype)); }
+bool can_cast(const Cast& a) {
+  return is_scaled(a.x.dtype) ? all_float(a.out) : all_float(a.x) && (all_float(a.out) || is_scaled(a.out.dtype));
+}
 
 Status run_cast(const Cast& a, const char*) {
-  const auto rows = is_scaled(a.out.dtype) ? quantize_rows : cast_rows;
+  const auto rows = is_scaled(a.x.dtype) ? cast_codes : is_scaled(a.out.dtype) ? quantize_rows : cast_rows;
   parallel_for(a.out.rows(), row_grain(a.out.cols()), [&](int64_t begin, int64_t end) { rows(a, begin, end); });
   return Status::ok();
 }

@@ -214,7 +214,7 @@ GpuOp norm_then_product(const char* kernel, bool (*can)(const Op&)) {
 
 bool can_cast(const Op& op) {
   const auto& a = std::get<Cast>(op.args);
-  return is_float(a.x) && (is_float(a.out) || is_scaled(a.out.dtype));
+  return is_scaled(a.x.dtype) ? is_float(a.out) : is_float(a.x) && (is_float(a.out) || is_scaled(a.out.dtype));
 }
 bool can_float(const Op& op) {
   bool fits = true;

@@ -41,6 +41,13 @@ struct Same {
   TENDON_DEVICE float operator()(int64_t row, int64_t col) const { return x.at(row, col); }
 };
 
+template <class Code>
+struct Widened {
+  Matrix<Code> x;
+  const float* scales;
+  TENDON_DEVICE float operator()(int64_t row, int64_t col) const { return x.at(row, col) * scales[row]; }
+};
+
 struct Euler {
   Matrix<float> x, v;
   float dt;
@@ -137,6 +144,14 @@ void launch_concat_row(const ConcatRow& a, Stream stream) {
 void launch_cast(const Cast& a, Stream stream) {
   if (is_scaled(a.out.dtype)) {
     launch_quantize_rows(a, stream);
+    return;
+  }
+  if (a.x.dtype == DType::kE4m3) {
+    launch_elementwise(a.out, stream, Widened<E4m3>{Matrix<E4m3>(a.x), a.x.scales});
+    return;
+  }
+  if (a.x.dtype == DType::kI8) {
+    launch_elementwise(a.out, stream, Widened<int8_t>{Matrix<int8_t>(a.x), a.x.scales});
     return;
   }
   with_float_type(a.x.dtype, [&]<class X>(X) { launch_elementwise(a.out, stream, Same<X>{Matrix<X>(a.x)}); });

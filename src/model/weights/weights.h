@@ -51,6 +51,7 @@ struct GemmaLayerWeights {
 struct GemmaWeights {
   std::vector<GemmaLayerWeights> layers;
   NormWeights final_norm;
+  bool rounded_to_i8 = false;  // each row of a matrix holds multiples of its largest magnitude / 127, in bf16
 };
 
 struct Weights {
@@ -83,9 +84,10 @@ constexpr bool is_matrix(WeightRole role) {
          role == WeightRole::kPrefixMatrix || role == WeightRole::kExpertMatrix || role == WeightRole::kEmbeddingMatrix;
 }
 
-// Which products run on codes in a precision that has such.
+// Which products run on codes in a precision that has such. `expert_weights`: the expert's weights alone hold what i8
+// codes with a scale for each row can hold (whatever the precision), in bf16, so that a kernel may read them as codes.
 struct CodedProducts {
-  bool vision_normed = false, vision_rest = false, prefix = true, expert = false;
+  bool vision_normed = false, vision_rest = false, prefix = true, expert = false, expert_weights = false;
   bool holds(WeightRole role) const {
     switch (role) {
       case WeightRole::kVisionNormedMatrix:

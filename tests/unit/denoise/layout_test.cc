@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <utility>
 #include <vector>
+
+#include "base/dtype.h"
 
 namespace tendon::gpu::denoise {
 namespace {
@@ -39,6 +42,63 @@ TEST(DenoiseLayout, EveryWeightHasOnePlace) {
   for (const std::vector<char>& matrix : seen) {
     for (const char count : matrix) ASSERT_EQ(count, 1);
   }
+}
+
+// What the kernel makes of a word of codes (weights.cuh): the numbers of its two words, over 128.
+std::array<float, 4> numbers_of(uint32_t word) {
+  const uint32_t exchanged = (word & 0x00ff00ffU) << 8 | (word & 0xff00ff00U) >> 8;
+  std::array<float, 4> numbers{};
+  for (size_t i = 0; i < 4; ++i) {
+    const uint32_t pair = (i < 2 ? word : exchanged) & kCodeMask;
+    numbers[i] = to_float(Bf16{static_cast<uint16_t>(pair >> (16 * (i % 2)))}) *
+                 to_float(Bf16{static_cast<uint16_t>(kCodeLift >> (16 * (i % 2)))});
+  }
+  return numbers;
+}
+
+TEST(DenoiseLayout, CodesComeBackAsNumbers) {
+  for (int code = -127; code <= 127; ++code) {
+    for (const auto& [first, second] : std::array<std::array<std::array<int, 2>, 2>, 2>{
+             {{{{code, 127}, {-127, -code}}}, {{{-1, code}, {code, 0}}}}}) {
+      const std::array<float, 4> numbers = numbers_of(code_word({first[0], first[1]}, {second[0], second[1]}));
+      const std::array<int, 4> wanted{first[0], first[1], second[0], second[1]};
+      for (size_t i = 0; i < 4; ++i)
+        ASSERT_EQ(numbers[i] * kLiftedCodes, static_cast<float>(wanted[i])) << code << " " << i;
+    }
+  }
+}
+
+// A chunk of codes has a place for each word, where the stages look for it.
+TEST(DenoiseLayout, CodesHaveOnePlaceEach) {
+  for (const int chunk : {0, kQkvChunks - 1, kQkvChunks, kWeightChunks - 1}) {
+    std::vector<char> seen(weight_chunk_bytes(true) / 4);
+    for (int fragment = 0; fragment < kFragments; ++fragment) {
+      for (int lane = 0; lane < 32; ++lane) {
+        for (int half = 0; half < 2; ++half) {
+          const auto place = static_cast<size_t>(code_place(chunk, fragment, lane, half));
+          ASSERT_EQ(place % 4, 0U);
+          ASSERT_EQ(seen.at(place / 4)++, 0);
+        }
+      }
+    }
+  }
+  // Lane 9 has fragments 6 and 7 side by side.
+  EXPECT_EQ(code_place(0, 6, 9, 0), 3 * kFragmentBytes + 9 * 16);
+  EXPECT_EQ(code_place(0, 7, 9, 1), 3 * kFragmentBytes + 9 * 16 + 12);
+  // Of the fifth unit, lane 9 of warp 3 has k steps 0 to 7 side by side: step 5 lies in bytes 9 · 8 on of the 29th
+  // group of 128 bytes, that is in the first half of lane 4 + 8 · 29 of the fragments.
+  constexpr int kAt = (3 * 8 + 5) * 8 + 4;
+  static_assert(kAt * 16 + 8 == (3 * 8 + 5) * 128 + 9 * 8);
+  EXPECT_EQ(code_place(kQkvChunks - 1, kAt / 32, kAt % 32, 1), (3 * 16 + 9) * 32 + 5 * 4);
+}
+
+TEST(DenoiseLayout, EveryRowHasOneScale) {
+  std::vector<char> seen(kLayerScales);
+  for (const auto& [matrix, rows] : std::array<std::pair<Matrix, int>, 4>{
+           {{Matrix::kQkv, kQkvWidth}, {Matrix::kOut, kWidth}, {Matrix::kGateUp, 2 * kMlp}, {Matrix::kDown, kWidth}}}) {
+    for (int row = 0; row < rows; ++row) ASSERT_EQ(seen.at(static_cast<size_t>(scale_of({matrix, row, 0})))++, 0);
+  }
+  for (const char count : seen) ASSERT_EQ(count, 1);
 }
 
 TEST(DenoiseLayout, EveryCachedKeyHasOnePlace) {

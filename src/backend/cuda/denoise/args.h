@@ -10,6 +10,7 @@ struct LoopArgs {
   // numbers a norm, per step in the order of the layers' input and post-attention norms, then the final one; π0.5: what
   // the shifts of the norms add to each product.
   const unsigned char* weights = nullptr;
+  const float* scales = nullptr;  // (layers, kLayerScales) where the weights are codes, else null
   const float* gains = nullptr;
   const float* qkv_shift = nullptr;      // (steps, layers, kQkvWidth)
   const float* gate_up_shift = nullptr;  // (steps, layers, 2 · kMlp)

@@ -16,7 +16,11 @@ constexpr int kMaxRows = 12;  // rows of the sums in shared memory
 constexpr int kFragmentBytes = 512, kFragments = kChunkBytes / kFragmentBytes;
 constexpr int kQkvChunks = 5, kOutChunks = 4, kGateUpChunks = 16, kDownChunks = 8;
 constexpr int kWeightChunks = kQkvChunks + kOutChunks + kGateUpChunks + kDownChunks;
-constexpr size_t kLayerWeightBytes = size_t{kBlocks} * kWeightChunks * kChunkBytes;
+// Weights may be i8 codes, a byte in place of two.
+TENDON_HOST_DEVICE constexpr unsigned weight_chunk_bytes(bool codes) { return codes ? kChunkBytes / 2 : kChunkBytes; }
+TENDON_HOST_DEVICE constexpr size_t layer_weight_bytes(bool codes) {
+  return size_t{kBlocks} * kWeightChunks * weight_chunk_bytes(codes);
+}
 
 // Keys are dealt out to 16 parts of 64 slots for each of the 8 heads' blocks: cached key c to slot c / 16 of part c %
 // 16, the key of row r itself to the last slot of part 15 - r. So all parts have nearly as many.
@@ -67,6 +71,44 @@ TENDON_HOST_DEVICE constexpr Element weight_at(int block, int chunk, int fragmen
   }
   chunk -= kGateUpChunks;
   return {Matrix::kDown, block / 2 * 16 + row16, pair * 2048 + chunk * 256 + depth(fragment)};
+}
+
+// --- weights as codes: sign and seven bits of magnitude each, with a scale for each row of a matrix. Four of them, two
+// pairs of neighbours that are words of a lane, share 32 bits so that masks make them subnormal bf16 numbers: of the
+// first pair sign and magnitude lie where bf16 has them, of the other where they come by exchanging bytes.
+constexpr uint32_t kCodeMask = 0x807f807fU;
+constexpr uint32_t kCodeLift = 0x7e807e80U;  // two numbers 2¹²⁶, by which they become ordinary ones: code / 128
+constexpr float kLiftedCodes = 128.0F;
+
+// The numbers of two words, each the one with the lower column first.
+TENDON_HOST_DEVICE constexpr uint32_t code_word(const int (&first)[2], const int (&second)[2]) {
+  uint32_t word = 0;
+  for (int i = 0; i < 2; ++i) {
+    const uint32_t a = first[i] < 0 ? 0x8000U | static_cast<uint32_t>(-first[i]) : static_cast<uint32_t>(first[i]);
+    const uint32_t b =
+        second[i] < 0 ? 0x80U | static_cast<uint32_t>(-second[i]) << 8 : static_cast<uint32_t>(second[i]) << 8;
+    word |= (a | b) << (16 * i);
+  }
+  return word;
+}
+// Where in a chunk of codes, in bytes, words 2 · half and 2 · half + 1 of a lane lie. A lane has two fragments side by
+// side; of the fifth unit its eight k steps.
+TENDON_HOST_DEVICE constexpr int code_place(int chunk, int fragment, int lane, int half) {
+  if (chunk != kQkvChunks - 1) return fragment / 2 * kFragmentBytes + lane * 16 + fragment % 2 * 8 + half * 4;
+  const int byte = fragment * kFragmentBytes + lane * 16 + half * 8;
+  const int step_of_warps = byte / 128;
+  return (step_of_warps / 8 * 16 + byte % 128 / 8) * 32 + step_of_warps % 8 * 4;
+}
+
+// Scales of a layer's rows, f32.
+constexpr int kQkvScales = 0, kOutScales = kQkvWidth, kGateUpScales = kOutScales + kWidth,
+              kDownScales = kGateUpScales + 2 * kMlp, kLayerScales = kDownScales + kWidth;
+TENDON_HOST_DEVICE constexpr int scale_of(const Element& e) {
+  const int first = e.matrix == Matrix::kQkv      ? kQkvScales
+                    : e.matrix == Matrix::kOut    ? kOutScales
+                    : e.matrix == Matrix::kGateUp ? kGateUpScales
+                                                  : kDownScales;
+  return first + e.row;
 }
 
 // Which slot and dimension lie in half word `half` (0–7) of a lane: of K in chunks 0–3, of V in chunks 4–7.

@@ -15,7 +15,7 @@ namespace {
 // warps together can hand their registers to the others. So none of those that compute keeps a number in memory.
 constexpr int kLaunched = kThreads + 128;
 
-template <bool kPi05, Rule kRule>
+template <bool kPi05, Rule kRule, bool kCodes>
 TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous, uint32_t shared) {
   wait_for_producers();
   Block t(args, shared);
@@ -41,8 +41,9 @@ TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous
       unsigned char* const set = exchange + (index & 1) * Exchange::kSet;
       unsigned char* const other = exchange + ((index & 1) ^ 1) * Exchange::kSet;
       t.next_stage(exchange);
-      qkv_stage(t, chunk, layer == 0 ? exchange + Exchange::kTokens : set + Exchange::kX,
-                shift_of<kPi05>(args, args.qkv_shift, step, layer, kQkvWidth), set + Exchange::kQkv);
+      const float* const scales = kCodes ? args.scales + layer * kLayerScales : nullptr;
+      qkv_stage<kCodes>(t, chunk, layer == 0 ? exchange + Exchange::kTokens : set + Exchange::kX,
+                        shift_of<kPi05>(args, args.qkv_shift, step, layer, kQkvWidth), scales, set + Exchange::kQkv);
       chunk += kQkvChunks;
       // Every block has read the layer before to its end: its part of x has come.
       if (index > 0) {
@@ -54,20 +55,21 @@ TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous
       t.next_stage(exchange);
       combine_stage(t, set + Exchange::kPartial, set + Exchange::kPartialSums, set + Exchange::kAttended);
       t.next_stage(exchange);
-      output_stage<false>(t, chunk, set + Exchange::kAttended, gate_of<kPi05>(args, step, 2 * layer), gains += kWidth,
-                          set + Exchange::kAfterAttention);
+      output_stage<false, kCodes>(t, chunk, set + Exchange::kAttended, gate_of<kPi05>(args, step, 2 * layer),
+                                  gains += kWidth, scales, set + Exchange::kAfterAttention);
       chunk += kOutChunks;
       t.next_stage(exchange);
-      gate_up_stage(t, chunk, set + Exchange::kAfterAttention,
-                    shift_of<kPi05>(args, args.gate_up_shift, step, layer, 2 * kMlp), set + Exchange::kHidden);
+      gate_up_stage<kCodes>(t, chunk, set + Exchange::kAfterAttention,
+                            shift_of<kPi05>(args, args.gate_up_shift, step, layer, 2 * kMlp), scales,
+                            set + Exchange::kHidden);
       chunk += kGateUpChunks;
       // Every block has added o to its residual, so nobody reads this layer's first half any more, nor what stands in
       // front of the first layer.
       make_empty(set, Exchange::kFirstEnd, t.block, t.thread);
       if (layer == 0) make_empty(exchange + Exchange::kTokens, Exchange::kBytes - Exchange::kTokens, t.block, t.thread);
       t.next_stage(exchange);
-      output_stage<true>(t, chunk, set + Exchange::kHidden, gate_of<kPi05>(args, step, 2 * layer + 1), gains += kWidth,
-                         other + Exchange::kX);
+      output_stage<true, kCodes>(t, chunk, set + Exchange::kHidden, gate_of<kPi05>(args, step, 2 * layer + 1),
+                                 gains += kWidth, scales, other + Exchange::kX);
       chunk += kDownChunks;
       ++t.layer_parity;
     }
@@ -77,7 +79,7 @@ TENDON_DEVICE void compute(const LoopArgs& args, const Previous<kRule>& previous
   }
 }
 
-template <bool kPi05, Rule kRule>
+template <bool kPi05, Rule kRule, bool kCodes>
 __global__ __launch_bounds__(kLaunched, 1) void loop_kernel(const __grid_constant__ LoopArgs args,
                                                             const __grid_constant__ Previous<kRule> previous) {
 #if __CUDA_ARCH__ >= 900  // elsewhere it is never launched: fits_card()
@@ -95,27 +97,29 @@ __global__ __launch_bounds__(kLaunched, 1) void loop_kernel(const __grid_constan
   cluster_wait();
   if (threadIdx.x >= kThreads) {
     give_registers<40>();
-    stream_chunks<SharedLayout>({.weights = args.weights + size_t{blockIdx.x} * kWeightChunks * kChunkBytes,
-                                 .keys = args.keys + size_t{blockIdx.x % kParts} * kKvChunks * kChunkBytes,
-                                 .layer_weight_bytes = kLayerWeightBytes,
-                                 .layer_key_bytes = kLayerKvBytes,
-                                 .before_keys = kQkvChunks,
-                                 .keys_of_layer = kKvChunks,
-                                 .of_layer = kLayerChunks,
-                                 .layers = args.layers,
-                                 .steps = args.steps},
-                                shared, static_cast<int>(threadIdx.x) - kThreads);
+    stream_chunks<SharedLayout>(
+        {.weights = args.weights + size_t{blockIdx.x} * kWeightChunks * weight_chunk_bytes(kCodes),
+         .keys = args.keys + size_t{blockIdx.x % kParts} * kKvChunks * kChunkBytes,
+         .weight_chunk_bytes = weight_chunk_bytes(kCodes),
+         .layer_weight_bytes = layer_weight_bytes(kCodes),
+         .layer_key_bytes = kLayerKvBytes,
+         .before_keys = kQkvChunks,
+         .keys_of_layer = kKvChunks,
+         .of_layer = kLayerChunks,
+         .layers = args.layers,
+         .steps = args.steps},
+        shared, static_cast<int>(threadIdx.x) - kThreads);
     __syncwarp();
   } else {
     take_registers<224>();
-    compute<kPi05>(args, previous, shared);
+    compute<kPi05, kRule, kCodes>(args, previous, shared);
   }
   cluster_arrive();  // the neighbour may still send
   cluster_wait();
 #endif
 }
 
-template <bool kPi05, Rule kRule>
+template <bool kPi05, Rule kRule, bool kCodes>
 int blocks_that_fit() {
   cudaLaunchConfig_t config{};
   config.gridDim = dim3(kBlocks);
@@ -128,10 +132,10 @@ int blocks_that_fit() {
   config.numAttrs = 1;
   int clusters = 0;
   cudaFuncAttributes code{};
-  if (cudaFuncGetAttributes(&code, loop_kernel<kPi05, kRule>) != cudaSuccess || code.ptxVersion < 90 ||
-      cudaFuncSetAttribute(loop_kernel<kPi05, kRule>, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  if (cudaFuncGetAttributes(&code, loop_kernel<kPi05, kRule, kCodes>) != cudaSuccess || code.ptxVersion < 90 ||
+      cudaFuncSetAttribute(loop_kernel<kPi05, kRule, kCodes>, cudaFuncAttributeMaxDynamicSharedMemorySize,
                            static_cast<int>(SharedLayout::kBytes)) != cudaSuccess ||
-      cudaOccupancyMaxActiveClusters(&clusters, loop_kernel<kPi05, kRule>, &config) != cudaSuccess) {
+      cudaOccupancyMaxActiveClusters(&clusters, loop_kernel<kPi05, kRule, kCodes>, &config) != cudaSuccess) {
     cudaGetLastError();
     return 0;
   }
@@ -140,7 +144,8 @@ int blocks_that_fit() {
 
 template <Rule kRule>
 bool fits() {
-  return blocks_that_fit<false, kRule>() >= kBlocks && blocks_that_fit<true, kRule>() >= kBlocks;
+  return blocks_that_fit<false, kRule, false>() >= kBlocks && blocks_that_fit<true, kRule, false>() >= kBlocks &&
+         blocks_that_fit<false, kRule, true>() >= kBlocks && blocks_that_fit<true, kRule, true>() >= kBlocks;
 }
 
 }  // namespace
@@ -155,10 +160,12 @@ void launch_loop(const LoopArgs& args, const Previous<kRule>& previous, bool pi0
                           .stream = stream,
                           .overlaps = true,
                           .cluster = 2};
+  const auto run = [&]<bool kPi05, bool kCodes>() { launch<loop_kernel<kPi05, kRule, kCodes>>(shape, args, previous); };
+  const bool codes = args.scales != nullptr;
   if (pi05) {
-    launch<loop_kernel<true, kRule>>(shape, args, previous);
+    codes ? run.template operator()<true, true>() : run.template operator()<true, false>();
   } else {
-    launch<loop_kernel<false, kRule>>(shape, args, previous);
+    codes ? run.template operator()<false, true>() : run.template operator()<false, false>();
   }
 }
 template void launch_loop(const LoopArgs&, const Previous<Rule::kNone>&, bool, Stream);

@@ -21,8 +21,9 @@ struct Rows {
 struct LayerWeights {
   Rows q, k, v, o, gate, up, down;
 };
-// One layer into the kernel's order: kLayerWeightBytes.
+// One layer into the kernel's order: layer_weight_bytes(); as codes with kLayerScales scales.
 void launch_pack_weights(const LayerWeights& weights, unsigned char* packed, Stream stream);
+void launch_pack_codes(const LayerWeights& weights, unsigned char* packed, float* scales, Stream stream);
 // out[i] = 1 + gain[i] for `rows` rows of kWidth numbers, `stride` apart in `gain`.
 void launch_pack_gains(const float* gain, int64_t stride, int rows, float* out, Stream stream);
 // What a norm's shift adds to a product: out[step · out_stride + n] = Σ shift[step · shift_stride + k] · w[n, k], for

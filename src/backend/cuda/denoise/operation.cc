@@ -35,13 +35,15 @@ bool fits_layer(const DenoiseLoop::Layer& layer, bool adaptive) {
 // What the kernels differ in.
 struct Narrow {
   static constexpr const char* kKernel = "cuda.denoise_loop (persistent)";
-  static constexpr size_t kLayerBytes = kLayerWeightBytes, kKeyBytes = kLayerKvBytes,
-                          kExchangeBytes = Exchange::kMemory;
+  static constexpr size_t kKeyBytes = kLayerKvBytes, kExchangeBytes = Exchange::kMemory;
+  static constexpr size_t kScales = kLayerScales;  // of a layer, where its weights are codes
+  static size_t layer_bytes(bool codes) { return layer_weight_bytes(codes); }
   static bool card() { return fits_card(); }
   static bool fits(int64_t rows, int64_t cached) { return rows <= kMaxRows && cached <= kMaxCachedKeys; }
   // What the packed weights are shared by: plans of another kernel have another order.
   static const void* name_of_weights(const DenoiseLoop& a) { return a.layers[0].q.data; }
   static constexpr auto pack_weights = launch_pack_weights;
+  static constexpr auto pack_codes = launch_pack_codes;
   static constexpr size_t kMlpOutBytes = 0;  // taken as it is
   static void pack_keys(const Caches& caches, const LoopArgs& args, unsigned char* keys, Stream stream) {
     launch_pack_keys(caches, args.layers, args.cached_keys, keys, args.exchange, stream);
@@ -53,8 +55,9 @@ struct Narrow {
 };
 struct Wide {
   static constexpr const char* kKernel = "cuda.denoise_loop (persistent, up to 56 rows)";
-  static constexpr size_t kLayerBytes = wide::kLayerWeightBytes, kKeyBytes = wide::kLayerKvBytes,
-                          kExchangeBytes = wide::Exchange::kMemory;
+  static constexpr size_t kKeyBytes = wide::kLayerKvBytes, kExchangeBytes = wide::Exchange::kMemory;
+  static constexpr size_t kScales = 0;  // it does not know codes
+  static size_t layer_bytes(bool) { return wide::kLayerWeightBytes; }
   static bool card() { return wide::fits_card(); }
   static bool fits(int64_t rows, int64_t cached) {
     return rows <= wide::kRows && cached <= wide::kParts * wide::kPartKeys &&
@@ -125,18 +128,23 @@ size_t workspace_bytes(const Op& op) {
   return keys_bytes<Kernel>(std::get<DenoiseLoop>(op.args)) + Kernel::kExchangeBytes;
 }
 
-// What is made once of the weights, in one block of memory: packed weights, gains, for π0 mlp_out in the kernel's
-// order, for π0.5 the shifts' products.
+// What is made once of the weights, in one block of memory: packed weights, scales of those that are codes, gains, for
+// π0 mlp_out in the kernel's order, for π0.5 the shifts' products.
 struct Made {
-  size_t gains, mlp_out, qkv_shift, gate_up_shift, bytes;
+  size_t scales, gains, mlp_out, qkv_shift, gate_up_shift, bytes;
 };
+template <class Kernel>
+bool takes_codes(const DenoiseLoop& a) {
+  return Kernel::kScales > 0 && a.weights_are_codes;
+}
 template <class Kernel>
 Made layout_of(const DenoiseLoop& a) {
   const size_t layers = a.layers.size();
   const bool adaptive = a.modulation.defined();
   const size_t sets = adaptive ? static_cast<size_t>(a.steps) : 1;
   Made made{};
-  made.gains = layers * Kernel::kLayerBytes;
+  made.scales = layers * Kernel::layer_bytes(a.weights_are_codes);
+  made.gains = made.scales + (takes_codes<Kernel>(a) ? layers * Kernel::kScales * sizeof(float) : 0);
   made.mlp_out = made.gains + sets * (2 * layers + 1) * kWidth * sizeof(float);
   made.qkv_shift = made.mlp_out + (adaptive ? 0 : Kernel::kMlpOutBytes);
   made.gate_up_shift = made.qkv_shift + (adaptive ? sets * layers * kQkvWidth * sizeof(float) : 0);
@@ -153,8 +161,16 @@ void make(const DenoiseLoop& a, unsigned char* memory, Stream stream) {
   auto* const gains = reinterpret_cast<float*>(memory + at.gains);
   for (int i = 0; i < layers; ++i) {
     const DenoiseLoop::Layer& w = a.layers[static_cast<size_t>(i)];
-    Kernel::pack_weights({rows(w.q), rows(w.k), rows(w.v), rows(w.o), rows(w.gate), rows(w.up), rows(w.down)},
-                         memory + static_cast<size_t>(i) * Kernel::kLayerBytes, stream);
+    const LayerWeights weights{rows(w.q), rows(w.k), rows(w.v), rows(w.o), rows(w.gate), rows(w.up), rows(w.down)};
+    unsigned char* const packed = memory + static_cast<size_t>(i) * Kernel::layer_bytes(a.weights_are_codes);
+    if (takes_codes<Kernel>(a)) {
+      if constexpr (Kernel::kScales > 0) {
+        auto* const scales = reinterpret_cast<float*>(memory + at.scales);
+        Kernel::pack_codes(weights, packed, scales + static_cast<size_t>(i) * Kernel::kScales, stream);
+      }
+    } else {
+      Kernel::pack_weights(weights, packed, stream);
+    }
     if (!a.modulation.defined()) {
       launch_pack_gains(w.input_gain.as<float>(), kWidth, 1, gains + 2 * i * kWidth, stream);
       launch_pack_gains(w.post_gain.as<float>(), kWidth, 1, gains + (2 * i + 1) * kWidth, stream);
@@ -205,6 +221,7 @@ Launch prepare(const Op& op, const GpuContext& context) {
   const auto optional = [](const Tensor& t) { return t.defined() ? t.as<const float>() : nullptr; };
   LoopArgs args;
   args.weights = made;
+  if (takes_codes<Kernel>(a)) args.scales = reinterpret_cast<const float*>(made + at.scales);
   args.gains = reinterpret_cast<const float*>(made + at.gains);
   if (pi05) {
     args.qkv_shift = reinterpret_cast<const float*>(made + at.qkv_shift);

@@ -1,6 +1,8 @@
-// Puts weights, gains and cached keys into the order that the persistent denoise kernel wants (layout.h).
+// Puts weights (as codes, too), gains and cached keys into the order that the persistent denoise kernel wants
+// (layout.h).
 #include "backend/cuda/denoise/layout.h"
 #include "backend/cuda/denoise/loop.h"
+#include "backend/gpu/codes.cuh"
 #include "backend/gpu/device/prelude.cuh"
 
 namespace tendon::gpu::denoise {
@@ -8,33 +10,97 @@ namespace {
 
 constexpr int kFragmentThreads = kFragments * 32;  // one a lane of every fragment of a chunk
 
-// grid: (blocks · chunks)
-__global__ void pack_weights_kernel(LayerWeights weights, unsigned char* packed) {
-  const int block = static_cast<int>(blockIdx.x) / kWeightChunks;
-  const int chunk = static_cast<int>(blockIdx.x) % kWeightChunks;
-  const int fragment = static_cast<int>(threadIdx.x) / 32;
-  const int lane = static_cast<int>(threadIdx.x) % 32;
-  const auto pick = [](const Rows& rows, int row, int col) {
-    return *reinterpret_cast<const uint32_t*>(rows.data + row * rows.stride + col);
+// The word that holds an element and its right neighbour.
+TENDON_DEVICE uint32_t word_at(const LayerWeights& weights, const Element& e) {
+  const auto pick = [&](const Rows& rows, int row) {
+    return *reinterpret_cast<const uint32_t*>(rows.data + row * rows.stride + e.col);
   };
+  if (e.matrix == Matrix::kQkv) {
+    return e.row < kQWidth              ? pick(weights.q, e.row)
+           : e.row < kQWidth + kHeadDim ? pick(weights.k, e.row - kQWidth)
+                                        : pick(weights.v, e.row - kQWidth - kHeadDim);
+  }
+  if (e.matrix == Matrix::kOut) return pick(weights.o, e.row);
+  if (e.matrix == Matrix::kGateUp) return e.row < kMlp ? pick(weights.gate, e.row) : pick(weights.up, e.row - kMlp);
+  return pick(weights.down, e.row);
+}
+
+// Of pack kernels, grid: (blocks · chunks). A thread has the four words of a lane in one fragment.
+struct Place {
+  int block, chunk, fragment, lane;
+  TENDON_DEVICE Place() {
+    block = static_cast<int>(blockIdx.x) / kWeightChunks;
+    chunk = static_cast<int>(blockIdx.x) % kWeightChunks;
+    fragment = static_cast<int>(threadIdx.x) / 32;
+    lane = static_cast<int>(threadIdx.x) % 32;
+  }
+};
+
+__global__ void pack_weights_kernel(LayerWeights weights, unsigned char* packed) {
+  const Place at;
   uint32_t words[4];
 #pragma unroll
-  for (int word = 0; word < 4; ++word) {
-    const Element e = weight_at(block, chunk, fragment, lane, word);
-    if (e.matrix == Matrix::kQkv) {
-      words[word] = e.row < kQWidth              ? pick(weights.q, e.row, e.col)
-                    : e.row < kQWidth + kHeadDim ? pick(weights.k, e.row - kQWidth, e.col)
-                                                 : pick(weights.v, e.row - kQWidth - kHeadDim, e.col);
-    } else if (e.matrix == Matrix::kOut) {
-      words[word] = pick(weights.o, e.row, e.col);
-    } else if (e.matrix == Matrix::kGateUp) {
-      words[word] = e.row < kMlp ? pick(weights.gate, e.row, e.col) : pick(weights.up, e.row - kMlp, e.col);
-    } else {
-      words[word] = pick(weights.down, e.row, e.col);
-    }
-  }
+  for (int word = 0; word < 4; ++word)
+    words[word] = word_at(weights, weight_at(at.block, at.chunk, at.fragment, at.lane, word));
   reinterpret_cast<uint4*>(packed + size_t{blockIdx.x} * kChunkBytes)[threadIdx.x] =
       make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+TENDON_DEVICE int code_of(float number, float unit) {
+  return static_cast<int>(rintf(fminf(fmaxf(number / unit, -127.0F), 127.0F)));
+}
+
+// One warp a row of a layer's matrices, in the order of its scales: what the row's numbers are multiples of. Their
+// roundings to bf16 have blurred the largest one's 127th part, so the multiples that it gives are fitted.
+__global__ void row_scales_kernel(LayerWeights weights, float* scales) {
+  const int row = static_cast<int>(blockIdx.x * blockDim.x + threadIdx.x) / kWarpSize;
+  if (row >= kLayerScales) return;
+  const Element first = row < kOutScales      ? Element{Matrix::kQkv, row, 0}
+                        : row < kGateUpScales ? Element{Matrix::kOut, row - kOutScales, 0}
+                        : row < kDownScales   ? Element{Matrix::kGateUp, row - kGateUpScales, 0}
+                                              : Element{Matrix::kDown, row - kDownScales, 0};
+  const int cols = first.matrix == Matrix::kOut ? kQWidth : first.matrix == Matrix::kDown ? kMlp : kWidth;
+  const auto each = [&](auto take) {
+    for (int col = 2 * lane(); col < cols; col += 2 * kWarpSize) {
+      const uint32_t word = word_at(weights, {first.matrix, first.row, col});
+      take(low_bf16(word));
+      take(high_bf16(word));
+    }
+  };
+  float largest = 0.0F;
+  each([&](float number) { largest = fmaxf(largest, code_size(number)); });
+  const float unit = CodeScale<int8_t>(wave_max(largest)).factor;
+  float products = 0.0F;
+  float squares = 0.0F;
+  each([&](float number) {
+    const auto code = static_cast<float>(code_of(number, unit));
+    products += code * number;
+    squares += code * code;
+  });
+  products = wave_sum(products);
+  squares = wave_sum(squares);
+  // A row with a number that is not finite has an infinite unit, and so has what is made of it.
+  const bool fitted = squares > 0.0F && unit < __builtin_huge_valf();
+  if (lane() == 0) scales[row] = kLiftedCodes * (fitted ? products / squares : unit);
+}
+
+__global__ void pack_codes_kernel(LayerWeights weights, const float* scales, unsigned char* packed) {
+  const Place at;
+  int codes[4][2];
+#pragma unroll
+  for (int word = 0; word < 4; ++word) {
+    const Element e = weight_at(at.block, at.chunk, at.fragment, at.lane, word);
+    const float unit = scales[scale_of(e)] / kLiftedCodes;
+    const uint32_t numbers = word_at(weights, e);
+    codes[word][0] = code_of(low_bf16(numbers), unit);
+    codes[word][1] = code_of(high_bf16(numbers), unit);
+  }
+  unsigned char* const chunk = packed + size_t{blockIdx.x} * weight_chunk_bytes(true);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    *reinterpret_cast<uint32_t*>(chunk + code_place(at.chunk, at.fragment, at.lane, half)) =
+        code_word(codes[2 * half], codes[2 * half + 1]);
+  }
 }
 
 __global__ void pack_gains_kernel(const float* gain, int64_t stride, float* out) {
@@ -109,6 +175,14 @@ __global__ void pack_keys_kernel(const __grid_constant__ Caches caches, const in
 void launch_pack_weights(const LayerWeights& weights, unsigned char* packed, Stream stream) {
   launch<pack_weights_kernel>(
       {.grid = dim3(kBlocks * kWeightChunks), .block = dim3(kFragmentThreads), .stream = stream}, weights, packed);
+}
+
+void launch_pack_codes(const LayerWeights& weights, unsigned char* packed, float* scales, Stream stream) {
+  constexpr int kRowsOfBlock = 8;
+  launch<row_scales_kernel>(
+      {.grid = dim3(kLayerScales / kRowsOfBlock), .block = dim3(kRowsOfBlock * 32), .stream = stream}, weights, scales);
+  launch<pack_codes_kernel>({.grid = dim3(kBlocks * kWeightChunks), .block = dim3(kFragmentThreads), .stream = stream},
+                            weights, scales, packed);
 }
 
 void launch_pack_gains(const float* gain, int64_t stride, int rows, float* out, Stream stream) {

@@ -16,6 +16,7 @@ constexpr int kInFlight = 3;
 // behind the first `before_keys`.
 struct ChunkStream {
   const unsigned char *weights, *keys;  // of the block, in the first layer
+  unsigned weight_chunk_bytes;          // kChunkBytes, or less where weights are codes
   size_t layer_weight_bytes, layer_key_bytes;
   int before_keys, keys_of_layer, of_layer;  // of_layer is even
   int layers, steps;
@@ -42,7 +43,9 @@ TENDON_DEVICE void stream_chunks(const ChunkStream& s, uint32_t shared, int lane
     const unsigned char* const from =
         is_keys
             ? s.keys + layer * s.layer_key_bytes + size_t{static_cast<unsigned>(in_layer - s.before_keys)} * kChunkBytes
-            : s.weights + layer * s.layer_weight_bytes + size_t{static_cast<unsigned>(weight_chunk)} * kChunkBytes;
+            : s.weights + layer * s.layer_weight_bytes +
+                  size_t{static_cast<unsigned>(weight_chunk)} * s.weight_chunk_bytes;
+    const unsigned bytes = is_keys ? kChunkBytes : s.weight_chunk_bytes;
     if (number < s.of_layer && is_keys) wait_for_producers();
     barrier_wait(shared + Shared::kFree + 8 * slot, slot_parity);
     if (number >= kInFlight) barrier_wait(shared + Shared::kFull + 8 * waited_slot, waited_parity);
@@ -52,8 +55,8 @@ TENDON_DEVICE void stream_chunks(const ChunkStream& s, uint32_t shared, int lane
       if (number >= kInFlight) waited_parity ^= 1;
     }
     const uint32_t full = shared + Shared::kFull + 8 * slot;
-    barrier_expect(full, kChunkBytes);
-    bulk_load(shared + Shared::kRing + slot * kChunkBytes, from, kChunkBytes, full, is_keys ? again : once);
+    barrier_expect(full, bytes);
+    bulk_load(shared + Shared::kRing + slot * kChunkBytes, from, bytes, full, is_keys ? again : once);
     slot += 2;
     if (slot >= kSlots) {
       slot -= kSlots;

@@ -94,6 +94,7 @@ __global__ __launch_bounds__(kThreads + 32, 1) void loop_kernel(const __grid_con
     stream_chunks<SharedLayout>(
         {.weights = args.weights + size_t{static_cast<unsigned>(first_chunk(block))} * kChunkBytes,
          .keys = args.keys + size_t{static_cast<unsigned>(block % kParts)} * kKvChunks * kChunkBytes,
+         .weight_chunk_bytes = kChunkBytes,
          .layer_weight_bytes = kLayerWeightBytes,
          .layer_key_bytes = kLayerKvBytes,
          .before_keys = qkv_chunks(block),
