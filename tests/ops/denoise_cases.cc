@@ -260,10 +260,12 @@ class Loop {
 
 // Of the actions. A layer rounds to bf16 some 12 times in series between its input and its output, and ends and final
 // norm another 4; roundings are independent, each of 2⁻⁹ of what it rounds (standard deviation), and norms keep the
-// stream's relative error. Velocities have about unit variance here, and the steps together move an action by one of
-// them. Six standard deviations.
+// stream's relative error. Weights that are codes differ by the rounding of their products with a row's unit, once for
+// each of a layer's four kinds of products. Velocities have about unit variance here, and the steps together move an
+// action by one of them. Six standard deviations.
 double most_difference(const LoopShape& shape) {
-  return 6 * 0x1p-9 * std::sqrt(static_cast<double>(12 * shape.layers + 4));
+  const int64_t roundings = shape.codes ? 12 + 4 : 12;
+  return 6 * 0x1p-9 * std::sqrt(static_cast<double>(roundings * shape.layers + 4));
 }
 
 Case loop_case(const Network& network, const LoopShape& shape, const char* width) {
