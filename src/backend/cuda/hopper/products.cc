@@ -241,7 +241,8 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
 }  // namespace
 
 std::string TileShape::name() const {
-  return fmt::format("{}x{}x{}/{}x{}/{}", weights, tokens, stages, cluster_weights, cluster_tokens, parts);
+  return fmt::format("{}x{}x{}/{}x{}/{}{}", weights, tokens, stages, cluster_weights, cluster_tokens, parts,
+                     lead > 0 ? fmt::format("+{}", lead) : "");
 }
 
 std::unique_ptr<SpecialProducts> open_products(Runtime& runtime) {
