@@ -170,15 +170,23 @@ class BlockBuilder {
 
   // Weights that become codes: brought to the device as they are stored (f16 as f32), some at a time, and cast there.
   void quantize() {
+    in_groups([](const Item& item) { return item.is_quantized(); },
+              [&](const Item& item) { return staged_bytes(item); },
+              [&](const std::vector<const Item*>& group, size_t bytes) { quantize_group(group, bytes); });
+  }
+
+  // handle(items, bytes) for the items that it `takes`, as many at a time as need kStagedBytes together.
+  template <class Takes, class Bytes, class Handle>
+  void in_groups(const Takes& takes, const Bytes& bytes_of, const Handle& handle) const {
     for (auto next = items_.begin(); next != items_.end();) {
       std::vector<const Item*> group;
       size_t bytes = 0;
       for (; next != items_.end() && (group.empty() || bytes < kStagedBytes); ++next) {
-        if (!next->is_quantized()) continue;
+        if (!takes(*next)) continue;
         group.push_back(&*next);
-        bytes += staged_bytes(*next);
+        bytes += bytes_of(*next);
       }
-      if (!group.empty()) quantize_group(group, bytes);
+      if (!group.empty()) handle(group, bytes);
     }
   }
 
@@ -230,34 +238,27 @@ class BlockBuilder {
 
   // To codes and back, some weights at a time.
   void round() {
-    const auto codes_bytes = [](const Tensor& t) {
-      return aligned(static_cast<size_t>(t.elements()), kAlignmentBytes);
+    const auto codes_bytes = [](const Item& item) {
+      return aligned(static_cast<size_t>(item.host.elements()), kAlignmentBytes);
     };
-    const auto scales_bytes = [](const Tensor& t) {
-      return aligned(static_cast<size_t>(t.rows()) * sizeof(float), kAlignmentBytes);
+    const auto bytes_of = [&](const Item& item) {
+      return codes_bytes(item) + aligned(item.scales_bytes(), kAlignmentBytes);
     };
-    for (auto next = items_.begin(); next != items_.end();) {
-      std::vector<const Item*> group;
-      size_t bytes = 0;
-      for (; next != items_.end() && bytes < kStagedBytes; ++next) {
-        if (!next->is_rounded) continue;
-        group.push_back(&*next);
-        bytes += codes_bytes(*next->target) + scales_bytes(*next->target);
-      }
-      if (group.empty()) continue;
+    const auto round_group = [&](const std::vector<const Item*>& group, size_t bytes) {
       const DeviceBlock staged(backend_, bytes);
       std::vector<Op> casts;
       char* at = static_cast<char*>(staged.data());
       for (const Item* item : group) {
         const Tensor& weight = *item->target;
         Tensor codes(DType::kI8, weight.shape, at);
-        codes.scales = reinterpret_cast<float*>(at + codes_bytes(weight));
-        at += codes_bytes(weight) + scales_bytes(weight);
+        codes.scales = reinterpret_cast<float*>(at + codes_bytes(*item));
+        at += bytes_of(*item);
         casts.push_back({Cast{.x = weight, .out = codes}, item->name});
         casts.push_back({Cast{.x = codes, .out = weight}, item->name});
       }
       run(std::move(casts));
-    }
+    };
+    in_groups([](const Item& item) { return item.is_rounded; }, bytes_of, round_group);
   }
 
   void run(std::vector<Op> casts) {

@@ -322,12 +322,11 @@ std::vector<Case> denoise_loop_cases() {
       cases.back().slow = true;
     }
     // The persistent loop by itself, as a call runs it.
-    for (const bool codes : {false, true}) {
-      for (const int64_t horizon : {10, 50}) {
-        if (codes && horizon != 10) continue;
-        cases.push_back(loop_case(kExpert, {adaptive, horizon, adaptive ? 968 : 788, 18, 10, 0, kNo, codes}, ""));
-        cases.back().bench = cases.back().timed_only = true;
-      }
+    const int64_t keys = adaptive ? 968 : 788;
+    for (const LoopShape& shape : {LoopShape{adaptive, 10, keys, 18, 10, 0}, LoopShape{adaptive, 50, keys, 18, 10, 0},
+                                   LoopShape{adaptive, 10, keys, 18, 10, 0, kNo, true}}) {
+      cases.push_back(loop_case(kExpert, shape, ""));
+      cases.back().bench = cases.back().timed_only = true;
     }
   }
   return cases;

@@ -49,8 +49,9 @@ TENDON_DEVICE void qkv_stage(const Block& t, uint32_t first_chunk, const unsigne
   if (t.group < 4) t.put_sums(base + t.warp * kWarpStride, 16, last_sums, false);
   compute_sync();
 
-  float v = t.sum_of_warps(base, kWarpStride, min(at.unit_of_block, 4) * 4 + at.member, at.rows4);
-  v = v * (kCodes ? t.inverse_norm(at.row) * scale : t.inverse_norm(at.row)) + added;
+  float v = t.sum_of_warps(base, kWarpStride, min(at.unit_of_block, 4) * 4 + at.member, at.rows4) *
+                (t.inverse_norm(at.row) * scale) +
+            added;
   const float partner = shuffle_xor(v, 2);
   if (!at.is_v()) v = at.member < 2 ? v * t.cosine - partner * t.sine : v * t.cosine + partner * t.sine;
   const float next_column = shuffle_xor(v, 1);
@@ -181,12 +182,8 @@ TENDON_DEVICE void gate_up_stage(const Block& t, uint32_t first_chunk, const uns
 #pragma unroll
   for (int i = 0; i < 2; ++i) {
     const int column = item.column + 16 * i;
-    const float gate =
-        t.sum_of_warps(base, kWarpStride, column, item.rows4) * (kCodes ? inverse * scale[i][0] : inverse) +
-        added[i][0];
-    const float up =
-        t.sum_of_warps(base, kWarpStride, 32 + column, item.rows4) * (kCodes ? inverse * scale[i][1] : inverse) +
-        added[i][1];
+    const float gate = t.sum_of_warps(base, kWarpStride, column, item.rows4) * (inverse * scale[i][0]) + added[i][0];
+    const float up = t.sum_of_warps(base, kWarpStride, 32 + column, item.rows4) * (inverse * scale[i][1]) + added[i][1];
     const float v = gelu_tanh(gate) * up;
     const float other = shuffle_xor(v, 1);
     if (item.row < t.args.rows && (column & 1) == 0) {

@@ -42,8 +42,14 @@ struct Narrow {
   static bool fits(int64_t rows, int64_t cached) { return rows <= kMaxRows && cached <= kMaxCachedKeys; }
   // What the packed weights are shared by: plans of another kernel have another order.
   static const void* name_of_weights(const DenoiseLoop& a) { return a.layers[0].q.data; }
-  static constexpr auto pack_weights = launch_pack_weights;
-  static constexpr auto pack_codes = launch_pack_codes;
+  // With scales: as codes.
+  static void pack(const LayerWeights& weights, unsigned char* packed, float* scales, Stream stream) {
+    if (scales != nullptr) {
+      launch_pack_codes(weights, packed, scales, stream);
+    } else {
+      launch_pack_weights(weights, packed, stream);
+    }
+  }
   static constexpr size_t kMlpOutBytes = 0;  // taken as it is
   static void pack_keys(const Caches& caches, const LoopArgs& args, unsigned char* keys, Stream stream) {
     launch_pack_keys(caches, args.layers, args.cached_keys, keys, args.exchange, stream);
@@ -64,7 +70,9 @@ struct Wide {
            wide::keys_fit(static_cast<int>(cached), static_cast<int>(rows));
   }
   static const void* name_of_weights(const DenoiseLoop& a) { return a.layers[0].o.data; }
-  static constexpr auto pack_weights = wide::launch_pack_weights;
+  static void pack(const LayerWeights& weights, unsigned char* packed, float*, Stream stream) {
+    wide::launch_pack_weights(weights, packed, stream);
+  }
   static constexpr size_t kMlpOutBytes = size_t{kWidth} * kWidth * sizeof(float);  // transposed
   static void pack_keys(const Caches& caches, const LoopArgs& args, unsigned char* keys, Stream stream) {
     wide::launch_pack_keys(caches, args.layers, args.cached_keys, keys, args.exchange, stream);
@@ -163,14 +171,8 @@ void make(const DenoiseLoop& a, unsigned char* memory, Stream stream) {
     const DenoiseLoop::Layer& w = a.layers[static_cast<size_t>(i)];
     const LayerWeights weights{rows(w.q), rows(w.k), rows(w.v), rows(w.o), rows(w.gate), rows(w.up), rows(w.down)};
     unsigned char* const packed = memory + static_cast<size_t>(i) * Kernel::layer_bytes(a.weights_are_codes);
-    if (takes_codes<Kernel>(a)) {
-      if constexpr (Kernel::kScales > 0) {
-        auto* const scales = reinterpret_cast<float*>(memory + at.scales);
-        Kernel::pack_codes(weights, packed, scales + static_cast<size_t>(i) * Kernel::kScales, stream);
-      }
-    } else {
-      Kernel::pack_weights(weights, packed, stream);
-    }
+    auto* const scales = reinterpret_cast<float*>(memory + at.scales) + static_cast<size_t>(i) * Kernel::kScales;
+    Kernel::pack(weights, packed, takes_codes<Kernel>(a) ? scales : nullptr, stream);
     if (!a.modulation.defined()) {
       launch_pack_gains(w.input_gain.as<float>(), kWidth, 1, gains + 2 * i * kWidth, stream);
       launch_pack_gains(w.post_gain.as<float>(), kWidth, 1, gains + (2 * i + 1) * kWidth, stream);
