@@ -4,7 +4,7 @@
 #
 # In BUILD_DIR (default: build/cpu) TENDON_CUDA and TENDON_HIP are turned on for this, and off again. What has no
 # compiler is left out with a line that says so. No card is needed: without one, --backend cuda and --backend hip have to
-# end with exit code 4 and words about it. Warnings are errors.
+# end with exit code 4 and words about it, and the tests of tests/unit/cuda have to pass. Warnings are errors.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -23,11 +23,12 @@ restore() {
 werror=$(sed -n 's/^TENDON_WERROR:[A-Z]*=//p' "$build/CMakeCache.txt")
 trap restore EXIT
 
-options=(-DTENDON_WERROR=ON) vendors=()
+options=(-DTENDON_WERROR=ON) vendors=() targets=(tendon)
 if [[ -n $nvcc ]]; then
   options+=(-DTENDON_CUDA=ON "-DCMAKE_CUDA_COMPILER=$nvcc")
   ! command -v ccache >/dev/null || options+=(-DCMAKE_CUDA_COMPILER_LAUNCHER=ccache)
   vendors+=(cuda)
+  ! grep -q '^TENDON_BUILD_TESTS:BOOL=ON' "$build/CMakeCache.txt" || targets+=(test_cuda)
 else
   say 'CUDA: NOT compiled, there is no nvcc'
 fi
@@ -41,9 +42,10 @@ if ! cmake "$build" "${options[@]}" >"$log" 2>&1; then
   cat "$log" >&2
   die "compile_gpu.sh: cannot configure for ${vendors[*]}"
 fi
-cmake --build "$build" --target tendon --parallel "${TENDON_JOBS:-$(build_jobs)}"
+cmake --build "$build" --target "${targets[@]}" --parallel "${TENDON_JOBS:-$(build_jobs)}"
 
 "$tendon" --version
+[[ " ${targets[*]} " != *" test_cuda "* ]] || "$build/tests/unit/cuda/test_cuda" --gtest_brief=1
 for vendor in cuda hip; do
   status=0
   "$tendon" info --backend "$vendor" >"$log" 2>&1 || status=$?

@@ -80,7 +80,7 @@ std::vector<Case> tile_cases() {
   list.push_back(tile_patch_case(60, 1160));
   list.push_back(tile_case({1304, 1160, 136, Follows::kResidual}, kBf16));  // several tiles a block
   list.push_back(tile_case({1304, 1160, 144, Follows::kResidual}, kBf16));
-  for (const auto& [codes, tiles] : {std::pair{DType::kI8, 10}, std::pair{DType::kE4m3, 5}}) {
+  for (const auto& [codes, tiles] : {std::pair{DType::kI8, 11}, std::pair{DType::kE4m3, 5}}) {
     for (int64_t i = 0; i < tiles; ++i) {
       list.push_back(tile_case({300, 328, 400 + 16 * i, i % 3 == 2 ? Follows::kBias : Follows::kResidual}, codes));
     }

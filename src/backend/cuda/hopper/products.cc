@@ -46,6 +46,37 @@ bool rope_fits(const Product& p, int64_t box_rows) {
          p.rope.k_cache.row_stride == p.rope.v_cache.row_stride;
 }
 
+using Tiles = std::span<const TileInstance>;
+Tiles tiles_of(DType operands, Tail tail, DType result) {
+  const bool i8 = operands == DType::kI8;
+  if (is_scaled(result)) {
+    if (tail == Tail::kGelu && i8) return gelu_i8_to_codes_tiles();
+    if (tail != Tail::kGateUp || operands == DType::kBf16) return {};
+    return i8 ? gate_up_i8_to_codes_tiles() : gate_up_e4m3_to_codes_tiles();
+  }
+  const auto pick = [&](Tiles of_bf16, Tiles of_i8, Tiles of_e4m3) {
+    return i8 ? of_i8 : operands == DType::kE4m3 ? of_e4m3 : of_bf16;
+  };
+  switch (tail) {
+    case Tail::kPlain:
+      return pick(plain_tiles(), plain_i8_tiles(), plain_e4m3_tiles());
+    case Tail::kTable:
+      return pick(table_tiles(), {}, {});
+    case Tail::kGelu:
+      return pick(gelu_tiles(), gelu_i8_tiles(), {});
+    case Tail::kGateUp:
+      return pick(gate_up_tiles(), gate_up_i8_tiles(), gate_up_e4m3_tiles());
+    case Tail::kRope:
+      return pick(rope_tiles(), rope_i8_tiles(), rope_e4m3_tiles());
+  }
+  return {};
+}
+
+const TileInstance* find(Tiles tiles, std::string_view kernel) {
+  const auto found = std::ranges::find_if(tiles, [&](const TileInstance& t) { return t.shape.name() == kernel; });
+  return found == tiles.end() ? nullptr : &*found;
+}
+
 class HopperProducts final : public SpecialProducts {
  public:
   explicit HopperProducts(TensorMaps maps) : maps_(maps) {}
@@ -73,31 +104,6 @@ class HopperProducts final : public SpecialProducts {
   Launch prepare(const Product& p, std::string_view kernel) const override;
 
  private:
-  using Tiles = std::span<const TileInstance>;
-  static Tiles tiles_of(DType operands, Tail tail, DType result) {
-    const bool i8 = operands == DType::kI8;
-    if (is_scaled(result)) {
-      if (tail == Tail::kGelu && i8) return gelu_i8_to_codes_tiles();
-      if (tail != Tail::kGateUp || operands == DType::kBf16) return {};
-      return i8 ? gate_up_i8_to_codes_tiles() : gate_up_e4m3_to_codes_tiles();
-    }
-    const auto pick = [&](Tiles of_bf16, Tiles of_i8, Tiles of_e4m3) {
-      return i8 ? of_i8 : operands == DType::kE4m3 ? of_e4m3 : of_bf16;
-    };
-    switch (tail) {
-      case Tail::kPlain:
-        return pick(plain_tiles(), plain_i8_tiles(), plain_e4m3_tiles());
-      case Tail::kTable:
-        return pick(table_tiles(), {}, {});
-      case Tail::kGelu:
-        return pick(gelu_tiles(), gelu_i8_tiles(), {});
-      case Tail::kGateUp:
-        return pick(gate_up_tiles(), gate_up_i8_tiles(), gate_up_e4m3_tiles());
-      case Tail::kRope:
-        return pick(rope_tiles(), rope_i8_tiles(), rope_e4m3_tiles());
-    }
-    return {};
-  }
   static Tiles tiles_for(const Product& p) {
     const bool gelu = p.activation == Activation::kGeluTanh;
     const Tail tail = p.rope.defined()    ? Tail::kRope
@@ -106,10 +112,6 @@ class HopperProducts final : public SpecialProducts {
                       : gelu              ? Tail::kGelu
                                           : Tail::kPlain;
     return tiles_of(p.w.dtype, tail, p.out.dtype);
-  }
-  static const TileInstance* find(Tiles tiles, std::string_view kernel) {
-    const auto found = std::ranges::find_if(tiles, [&](const TileInstance& t) { return t.shape.name() == kernel; });
-    return found == tiles.end() ? nullptr : &*found;
   }
   static bool takes(const Product& p, const TileInstance& tile);
   int clusters_at_once(const TileInstance& tile) const;
@@ -243,6 +245,16 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
 std::string TileShape::name() const {
   return fmt::format("{}x{}x{}/{}x{}/{}{}", weights, tokens, stages, cluster_weights, cluster_tokens, parts,
                      lead > 0 ? fmt::format("+{}", lead) : "");
+}
+
+bool has_tile(const gemm::Desc& desc, std::string_view kernel) {
+  const auto has = [&](std::string_view word) { return desc.epilogue.find(word) != std::string::npos; };
+  const Tail tail = has("rope")       ? Tail::kRope
+                    : has("gelu_mul") ? Tail::kGateUp
+                    : has("table")    ? Tail::kTable
+                    : has("gelu")     ? Tail::kGelu
+                                      : Tail::kPlain;
+  return find(tiles_of(desc.w, tail, desc.out), kernel) != nullptr;
 }
 
 std::unique_ptr<SpecialProducts> open_products(Runtime& runtime) {

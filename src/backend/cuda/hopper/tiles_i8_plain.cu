@@ -14,6 +14,7 @@ const TileInstance kTiles[] = {
     instance<I8Tile<2, 1, 144, 5, 2>, Tail::kPlain>(),    instance<I8Tile<2, 1, 64, 8, 2>, Tail::kPlain>(),
     instance<I8Tile<3, 1, 112, 5>, Tail::kPlain>(),       instance<I8Tile<3, 1, 160, 4>, Tail::kPlain>(),
     instance<I8Tile<2, 2, 160, 4>, Tail::kPlain>(),       instance<I8Tile<2, 1, 64, 8, 4>, Tail::kPlain>(),
+    instance<I8Tile<2, 1, 112, 6, 4>, Tail::kPlain>(),
 };
 
 }  // namespace
