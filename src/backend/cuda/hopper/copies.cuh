@@ -166,9 +166,6 @@ TENDON_DEVICE void load_eight(const float* from, float (&y)[8]) {
 
 // 128 threads at the barrier `id`, 1 to 15.
 TENDON_DEVICE void warpgroup_sync(int id) { asm volatile("bar.sync %0, 128;" ::"r"(id) : "memory"); }
-// One warpgroup waits until another has come to the barrier `id`, which does not wait.
-TENDON_DEVICE void warpgroup_await(int id) { asm volatile("bar.sync %0, 256;" ::"r"(id) : "memory"); }
-TENDON_DEVICE void warpgroup_arrive(int id) { asm volatile("bar.arrive %0, 256;" ::"r"(id) : "memory"); }
 
 // One, two (one beside the other in registers, as wgmma leaves sums) or four 8×8 matrices of 16-bit words, stored
 // transposed: lane l gives the address of row l % 8 of matrix l / 8.

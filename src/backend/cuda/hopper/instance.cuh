@@ -34,10 +34,10 @@ void launch_tile(const TileMaps& maps, const TileArgs& args, int clusters, Strea
                          maps, args);
 }
 
-template <class Shape, Tail kTail, class Result = Bf16, int kLead = 0>
+template <class Shape, Tail kTail, class Result = Bf16>
 constexpr TileInstance instance() {
-  using T = TailedTile<Shape, kTail, Result, kLead>;
-  return {{T::kWeights, T::kTokens, T::kStages, T::kClusterWeights, T::kClusterTokens, T::kParts, kLead},
+  using T = TailedTile<Shape, kTail, Result>;
+  return {{T::kWeights, T::kTokens, T::kStages, T::kClusterWeights, T::kClusterTokens, T::kParts},
           T::kBoxTokens,
           launch_tile<T>,
           clusters_at_once<T>};

@@ -243,8 +243,7 @@ Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const 
 }  // namespace
 
 std::string TileShape::name() const {
-  return fmt::format("{}x{}x{}/{}x{}/{}{}", weights, tokens, stages, cluster_weights, cluster_tokens, parts,
-                     lead > 0 ? fmt::format("+{}", lead) : "");
+  return fmt::format("{}x{}x{}/{}x{}/{}", weights, tokens, stages, cluster_weights, cluster_tokens, parts);
 }
 
 bool has_tile(const gemm::Desc& desc, std::string_view kernel) {

@@ -47,15 +47,10 @@ struct WgmmaTile {
 // A tile with what follows its products. A block's finished columns are gathered in shared memory, from where they
 // leave by TMA: in stages, one or two more steps of the ring, into which the residual is copied before. Gate and up and
 // rotated heads take a way of their own, through two buffers of each warpgroup.
-// Result: bf16, or the operands' codes with static scales. With kLead the first of two warpgroups begins so many stages
-// ahead of the other and remains ahead: left alone both come to each tile's end together, and nothing is multiplied
-// while they finish.
-template <class Shape, Tail kTail_, class Result_ = Bf16, int kLead_ = 0>
+// Result: bf16, or the operands' codes with static scales.
+template <class Shape, Tail kTail_, class Result_ = Bf16>
 struct TailedTile : Shape {
   static constexpr Tail kTail = kTail_;
-  static constexpr int kLead = kLead_;
-  // Each holds two stages while it multiplies.
-  static_assert(kLead == 0 || (Shape::kWarpgroups == 2 && Shape::kParts == 1 && kLead <= Shape::kStages - 2));
   using Result = Result_;
   static constexpr bool kMakesCodes = sizeof(Result) == 1;
   static_assert(!kMakesCodes || (std::is_same_v<Result, typename Shape::Operand> && Shape::kParts == 1 &&
@@ -69,7 +64,6 @@ struct TailedTile : Shape {
   // Sums are added up in f32 stage by stage: where the tensor cores lose bits along K, and on the rows of a table,
   // which would cost every step of them bits.
   static constexpr bool kAddsUp = Shape::kWidens || kTail == Tail::kTable;
-  static_assert(kLead == 0 || !kAddsUp);
   // A warp copies; where multiplying needs more registers than an equal share, a warpgroup, which can give them up.
   static constexpr int kKept = 4 * Shape::kBlocks * Shape::kGroups * (kAddsUp ? 2 : 1);  // numbers of a thread
   static constexpr bool kShiftsRegisters = kKept > (kTail != Tail::kRope ? 128 : Shape::kScaled ? 0 : 72);

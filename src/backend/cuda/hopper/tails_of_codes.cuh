@@ -24,8 +24,6 @@ inline constexpr TileInstance kI8GateUp[] = {
     instance<I8Tile<2, 2, 160, 4>, Tail::kGateUp, Result>(),
     instance<I8Tile<2, 2, 160, 4, 2, 1>, Tail::kGateUp, Result>(),
     instance<I8Tile<2, 2, 144, 4>, Tail::kGateUp, Result>(),
-    instance<I8Tile<2, 2, 160, 4>, Tail::kGateUp, Result, 2>(),
-    instance<I8Tile<2, 2, 144, 4>, Tail::kGateUp, Result, 2>(),
 };
 template <class Result>
 inline constexpr TileInstance kE4m3GateUp[] = {

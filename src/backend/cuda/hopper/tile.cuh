@@ -148,9 +148,6 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* 
       }
       finish(totals);
     } else {
-      constexpr int kLeadBarrier = 1 + T::kWarpgroups;
-      const bool parts_ways = T::kLead > 0 && tile == first_tile;
-      if (parts_ways && warpgroup > 0) warpgroup_await(kLeadBarrier);
       Ring<T> used = ring;
       for (int step = begin; step < end; ++step, ring.next()) {
         wait_phase(ring.full(), ring.phase);
@@ -158,10 +155,6 @@ TENDON_DEVICE void multiply(Ring<T> ring, const TileArgs& a, const CUtensorMap* 
         if (step > begin) {
           wgmma_wait<1>();
           release(used);
-        }
-        if (parts_ways && warpgroup == 0 && step == min(begin + T::kLead, end - 1)) {
-          __syncwarp();  // lanes leave the wait one by one
-          warpgroup_arrive(kLeadBarrier);
         }
         used = ring;
       }

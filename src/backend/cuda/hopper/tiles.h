@@ -57,11 +57,11 @@ constexpr int kDepth = 64;
 
 // weights × tokens outputs; `stages` steps of K are in shared memory at once. Blocks of a cluster share what they copy:
 // cluster_tokens tiles have the same weights, cluster_weights tiles the same tokens; `parts` blocks share out K.
-// Gate and up rows both count as weights. `lead`: stages by which one warpgroup is ahead of the other.
+// Gate and up rows both count as weights.
 struct TileShape {
-  int weights, tokens, stages, cluster_weights, cluster_tokens, parts, lead;
+  int weights, tokens, stages, cluster_weights, cluster_tokens, parts;
   int cluster() const { return cluster_weights * cluster_tokens * parts; }
-  std::string name() const;  // "256x200x3/1x2/1", with a lead "256x200x3/1x1/1+1"
+  std::string name() const;  // "256x200x3/1x2/1"
 };
 
 struct TileInstance {
