@@ -33,6 +33,7 @@ function(tendon_test name)
   cmake_parse_arguments(ARG "" "TIMEOUT" "SOURCES;LINK;LABELS;ARGS" ${ARGN})
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tendon_options ${ARG_LINK} GTest::gtest_main)
+  target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # what takes time is in the libraries
   target_compile_definitions(${name} PRIVATE TENDON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              TENDON_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TENDON_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # Configures and builds a preset: scripts/build.sh [PRESET [TARGET...]]   (default: cpu, everything)
 #
-# Environment: TENDON_WERROR=ON|OFF overrides the preset's choice, TENDON_JOBS the number of compile jobs.
+# Environment: TENDON_WERROR=ON|OFF and TENDON_UNITY=ON|OFF (the program's sources in batches) override the preset's
+# choice, TENDON_JOBS is the number of compile jobs.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
@@ -13,6 +14,7 @@ if command -v ccache >/dev/null; then
   options+=(-DCMAKE_CXX_COMPILER_LAUNCHER=ccache)
 fi
 [[ -z ${TENDON_WERROR:-} ]] || options+=("-DTENDON_WERROR=$TENDON_WERROR")
+[[ -z ${TENDON_UNITY:-} ]] || options+=("-DTENDON_UNITY=$TENDON_UNITY")
 
 log=$(mktemp)
 trap 'rm -f "$log"' EXIT
