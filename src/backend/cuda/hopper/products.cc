@@ -9,6 +9,7 @@
 #include "backend/cuda/hopper/tensor_maps.h"
 #include "backend/cuda/hopper/tiles.h"
 #include "backend/gpu/aligned_rows.h"
+#include "backend/gpu/products.h"
 #include "base/check.h"
 
 namespace tendon::gpu::hopper {
@@ -72,6 +73,16 @@ Tiles tiles_of(DType operands, Tail tail, DType result) {
   return {};
 }
 
+Tiles tiles_for(const gemm::Desc& desc) {
+  const auto has = [&](std::string_view word) { return desc.epilogue.find(word) != std::string::npos; };
+  const Tail tail = has("rope")       ? Tail::kRope
+                    : has("gelu_mul") ? Tail::kGateUp
+                    : has("table")    ? Tail::kTable
+                    : has("gelu")     ? Tail::kGelu
+                                      : Tail::kPlain;
+  return tiles_of(desc.w, tail, desc.out);
+}
+
 const TileInstance* find(Tiles tiles, std::string_view kernel) {
   const auto found = std::ranges::find_if(tiles, [&](const TileInstance& t) { return t.shape.name() == kernel; });
   return found == tiles.end() ? nullptr : &*found;
@@ -92,27 +103,18 @@ class HopperProducts final : public SpecialProducts {
   }
   std::vector<std::string> kernels(const Product& p) const override {
     std::vector<std::string> names;
-    for (const TileInstance& tile : tiles_for(p)) {
+    for (const TileInstance& tile : tiles_for(describe(p))) {
       if (takes(p, tile)) names.push_back(tile.shape.name());
     }
     return names;
   }
   bool takes(const Product& p, std::string_view kernel) const override {
-    const TileInstance* const tile = find(tiles_for(p), kernel);
+    const TileInstance* const tile = find(tiles_for(describe(p)), kernel);
     return tile != nullptr && takes(p, *tile);
   }
   Launch prepare(const Product& p, std::string_view kernel) const override;
 
  private:
-  static Tiles tiles_for(const Product& p) {
-    const bool gelu = p.activation == Activation::kGeluTanh;
-    const Tail tail = p.rope.defined()    ? Tail::kRope
-                      : p.up.defined()    ? Tail::kGateUp
-                      : p.table.defined() ? Tail::kTable
-                      : gelu              ? Tail::kGelu
-                                          : Tail::kPlain;
-    return tiles_of(p.w.dtype, tail, p.out.dtype);
-  }
   static bool takes(const Product& p, const TileInstance& tile);
   int clusters_at_once(const TileInstance& tile) const;
 
@@ -147,7 +149,7 @@ int HopperProducts::clusters_at_once(const TileInstance& tile) const {
 }
 
 Launch HopperProducts::prepare(const Product& p, std::string_view kernel) const {
-  const TileInstance* const tile = find(tiles_for(p), kernel);
+  const TileInstance* const tile = find(tiles_for(describe(p)), kernel);
   if (tile == nullptr || !takes(p, *tile)) return {};
   const TileShape& shape = tile->shape;
   const bool gate_up = p.up.defined();
@@ -246,15 +248,7 @@ std::string TileShape::name() const {
   return fmt::format("{}x{}x{}/{}x{}/{}", weights, tokens, stages, cluster_weights, cluster_tokens, parts);
 }
 
-bool has_tile(const gemm::Desc& desc, std::string_view kernel) {
-  const auto has = [&](std::string_view word) { return desc.epilogue.find(word) != std::string::npos; };
-  const Tail tail = has("rope")       ? Tail::kRope
-                    : has("gelu_mul") ? Tail::kGateUp
-                    : has("table")    ? Tail::kTable
-                    : has("gelu")     ? Tail::kGelu
-                                      : Tail::kPlain;
-  return find(tiles_of(desc.w, tail, desc.out), kernel) != nullptr;
-}
+bool has_tile(const gemm::Desc& desc, std::string_view kernel) { return find(tiles_for(desc), kernel) != nullptr; }
 
 std::unique_ptr<SpecialProducts> open_products(Runtime& runtime) {
   if (runtime.architecture() != 90) return nullptr;
