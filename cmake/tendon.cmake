@@ -24,8 +24,12 @@ function(tendon_library folder)
   file(MAKE_DIRECTORY ${root})
   file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${folder} ${root}/${folder} SYMBOLIC)
   add_library(tendon_${folder} STATIC ${ARG_SOURCES})
+  set_target_properties(tendon_${folder} PROPERTIES UNITY_BUILD ${TENDON_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   target_include_directories(tendon_${folder} PUBLIC ${root})
   target_link_libraries(tendon_${folder} PUBLIC ${ARG_LINK} PRIVATE tendon_options ${ARG_PRIVATE_LINK})
+  if(TENDON_SANITIZE AND folder MATCHES "^(base|ops|backend|model|engine|policy)$")  # where tests compute
+    target_compile_options(tendon_${folder} PRIVATE -O1)
+  endif()
 endfunction()
 
 # tendon_test(<name> SOURCES ... LINK ... [LABELS ...] [TIMEOUT s] [ARGS ...]): a GoogleTest program, one ctest entry.
@@ -34,6 +38,10 @@ function(tendon_test name)
   add_executable(${name} ${ARG_SOURCES})
   target_link_libraries(${name} PRIVATE tendon_options ${ARG_LINK} GTest::gtest_main)
   target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)  # what takes time is in the libraries
+  if(TARGET tendon_test_headers)
+    target_precompile_headers(${name} REUSE_FROM tendon_test_headers)
+    target_compile_options(${name} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-array-bounds -Wno-stringop-overflow>)  # false alarms on std::string
+  endif()
   target_compile_definitions(${name} PRIVATE TENDON_TEST_DATA="${PROJECT_SOURCE_DIR}/tests/data"
                              TENDON_SOURCE_DIR="${PROJECT_SOURCE_DIR}" TENDON_BINARY_DIR="${PROJECT_BINARY_DIR}")
   add_test(NAME ${name} COMMAND ${name} ${ARG_ARGS})

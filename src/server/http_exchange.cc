@@ -5,6 +5,8 @@
 #include <fmt/chrono.h>
 #include <boost/beast/websocket/rfc6455.hpp>
 
+#include "server/clock.h"
+
 namespace tendon {
 
 namespace beast = boost::beast;

@@ -1,7 +1,6 @@
 // The HTTP request that every connection begins with: a page, a refusal, or the upgrade to WebSocket.
 #pragma once
 
-#include <chrono>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -14,10 +13,6 @@
 #include "server/session.h"
 
 namespace tendon {
-
-inline std::chrono::steady_clock::duration seconds(double s) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(s));
-}
 
 class HttpExchange {
  public:

@@ -4,21 +4,18 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <numeric>
+
+#include "server/clock.h"
 
 namespace tendon {
 namespace {
 
 constexpr size_t kRecentRequests = 1024;
 constexpr size_t kRecentErrors = 20;
-
-double unix_now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
-}
 
 // 0.1 ms to 60 s, about three a decade.
 std::vector<double> second_bounds() {

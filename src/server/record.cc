@@ -1,11 +1,11 @@
 #include "server/record.h"
 
 #include <algorithm>
-#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "base/check.h"
 #include "policy/files/file.h"
+#include "server/clock.h"
 
 namespace tendon {
 namespace {
@@ -17,10 +17,6 @@ constexpr size_t kMaxIndexBytes = size_t{1} << 30;
 
 fs::path file_of(const fs::path& directory, int64_t number, const char* what) {
   return directory / fmt::format("{:08}.{}.msgpack", number, what);
-}
-
-double unix_now_s() {
-  return std::chrono::duration<double>(std::chrono::system_clock::now().time_since_epoch()).count();
 }
 
 }  // namespace

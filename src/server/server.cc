@@ -12,6 +12,7 @@
 #include <boost/asio/strand.hpp>
 
 #include "base/check.h"
+#include "server/clock.h"
 #include "server/run_here.h"
 #include "server/session.h"
 
@@ -27,10 +28,6 @@ constexpr auto kCloseGrace = std::chrono::seconds(2);
 constexpr auto kDrainPoll = std::chrono::milliseconds(20);
 constexpr auto kSameSignal = std::chrono::seconds(1);
 constexpr int kSignalExit = 130;
-
-std::chrono::steady_clock::duration seconds(double s) {
-  return std::chrono::duration_cast<std::chrono::steady_clock::duration>(std::chrono::duration<double>(s));
-}
 
 // With the numbers of threads that stand for others replaced.
 ServerOptions completed(ServerOptions options) {

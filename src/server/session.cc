@@ -12,6 +12,7 @@
 #include <boost/beast/core.hpp>
 #include <boost/beast/websocket.hpp>
 
+#include "server/clock.h"
 #include "server/http_exchange.h"
 #include "server/incoming.h"
 #include "server/policy/reply.h"

@@ -14,7 +14,7 @@
 namespace tendon {
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{256} << 20;
+constexpr size_t kMaxImageBytes = size_t{256} << 20;
 constexpr size_t kMaxPngChunkBytes = size_t{64} << 20;
 
 struct FreeJpeg {
@@ -104,7 +104,7 @@ Image decode_image(std::span<const std::byte> bytes, std::string_view name) {
 }
 
 Image load_image(const std::string& path) {
-  const std::string content = read_small_file(path, kMaxFileBytes, "image");
+  const std::string content = read_small_file(path, kMaxImageBytes, "image");
   return decode_image(std::as_bytes(std::span(content.data(), content.size())), path);
 }
 

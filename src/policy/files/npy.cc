@@ -17,7 +17,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "npy values are copied as they lie");
 
 constexpr std::string_view kMagic = "\x93NUMPY";
-constexpr size_t kMaxFileBytes = size_t{1} << 30;
+constexpr size_t kMaxNpyBytes = size_t{1} << 30;
 constexpr size_t kMaxRank = 32;
 constexpr size_t kHeaderAlignment = 64;
 
@@ -152,7 +152,7 @@ NpyArray parse_npy(std::span<const std::byte> bytes, std::string_view name) {
 }
 
 NpyArray read_npy(const std::string& path) {
-  const std::string content = read_small_file(path, kMaxFileBytes, ".npy file");
+  const std::string content = read_small_file(path, kMaxNpyBytes, ".npy file");
   return parse_npy(std::as_bytes(std::span(content.data(), content.size())), path);
 }
 

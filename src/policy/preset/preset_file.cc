@@ -18,7 +18,7 @@ using Json = nlohmann::json;
 
 namespace {
 
-constexpr size_t kMaxFileBytes = size_t{1} << 20;
+constexpr size_t kMaxPresetBytes = size_t{1} << 20;
 constexpr int kMaxWidth = 4096;
 constexpr int kMaxRows = 1000;
 constexpr int kMaxTokens = 4096;
@@ -237,7 +237,8 @@ PresetFile PresetFile::parse(std::string_view text, const std::string& where) {
 
 PresetChoice::PresetChoice(const std::string& name) {
   if (name.ends_with(".json")) {
-    file_ = std::make_unique<PresetFile>(PresetFile::parse(read_small_file(name, kMaxFileBytes, "preset file"), name));
+    file_ =
+        std::make_unique<PresetFile>(PresetFile::parse(read_small_file(name, kMaxPresetBytes, "preset file"), name));
     preset_ = &file_->preset();
   } else {
     preset_ = &find_preset(name);
