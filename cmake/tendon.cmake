@@ -27,7 +27,7 @@ function(tendon_library folder)
   set_target_properties(tendon_${folder} PROPERTIES UNITY_BUILD ${TENDON_UNITY} UNITY_BUILD_BATCH_SIZE 8)
   target_include_directories(tendon_${folder} PUBLIC ${root})
   target_link_libraries(tendon_${folder} PUBLIC ${ARG_LINK} PRIVATE tendon_options ${ARG_PRIVATE_LINK})
-  if(TENDON_SANITIZE AND folder MATCHES "^(base|ops|backend|model|engine|policy)$")  # where tests compute
+  if(TENDON_SANITIZE AND folder MATCHES "^(base|ops|checkpoint|backend|model|engine|policy)$")  # where tests compute
     target_compile_options(tendon_${folder} PRIVATE -O1)
   endif()
 endfunction()

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
 # Configures and builds a preset: scripts/build.sh [PRESET [TARGET...]]   (default: cpu, everything)
 #
-# Environment: TENDON_WERROR=ON|OFF and TENDON_UNITY=ON|OFF (the program's sources in batches) override the preset's
-# choice, TENDON_JOBS is the number of compile jobs.
+# Environment: TENDON_WERROR=ON|OFF and TENDON_UNITY=ON|OFF (sources in batches, tests with a precompiled header)
+# override the preset's choice, TENDON_JOBS is the number of compile jobs.
 set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
